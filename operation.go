@@ -1,0 +1,166 @@
+package unavez
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/unavez/unavez/store"
+)
+
+// Outcome is how an operation ended for good; see [store.Outcome].
+type Outcome = store.Outcome
+
+// Result is the frozen answer of an operation; see [store.Result].
+type Result = store.Result
+
+// Fingerprint tells whether a duplicate carries the same payload; see
+// [store.Fingerprint].
+type Fingerprint = store.Fingerprint
+
+// Operation is one piece of work with an identity that must take effect once.
+// It is a value: it may be copied, and used by several goroutines.
+type Operation struct {
+	// Tenant the operation belongs to. Required, unless the engine was made
+	// with Options.SingleTenant.
+	Tenant string
+	// Effect is the effect name, such as "order.create.v1". Required.
+	Effect string
+	// Key parts that name the operation within tenant and effect, 1 to 16 of
+	// them, at most 1 KiB each. Required; never concatenate parts.
+	Key []string
+	// Payload, when not nil, is fingerprinted by the caller's own choice of
+	// bytes (version 0: its SHA-256). A duplicate with another payload gets
+	// CodeMismatch. Set either Payload or Fingerprint.
+	Payload []byte
+	// Fingerprint is a ready fingerprint, for callers with an algorithm of
+	// their own.
+	Fingerprint Fingerprint
+	// FingerprintAt, when not nil, gives the payload's fingerprint by an older
+	// version of the algorithm, for comparing with a stored one.
+	FingerprintAt func(version int) (Fingerprint, bool)
+
+	// Retention is how long the result is kept; 0 means the engine's.
+	Retention time.Duration
+	// Tombstone is how long the identity is remembered after that; 0 means the
+	// engine's, negative means not at all.
+	Tombstone time.Duration
+	// Limit bounds the transaction; 0 means the engine's.
+	Limit time.Duration
+	// Lease is the length of the lease in lease mode; 0 means the engine's.
+	Lease time.Duration
+	// Wait is how long a duplicate waits for the one in flight before it gets
+	// CodeInFlight; 0 answers at once. A waiter holds no connection.
+	Wait time.Duration
+	// Unknown is what happens, in lease mode, to an operation whose last
+	// attempt ended without telling: Hold (also when nil), Retry, Steps or a
+	// Probe.
+	Unknown Unknown
+	// OwnsRetries says that the caller is the one who runs this operation
+	// again when it is retryable and due. Lease always does.
+	OwnsRetries bool
+}
+
+// Identity of the operation.
+func (op Operation) Identity() store.Identity {
+	return store.Identity{Tenant: op.Tenant, Effect: op.Effect, Parts: op.Key}
+}
+
+// Unknown is a policy for operations whose last attempt ended without telling
+// whether its effect happened. Its values are [Hold], [Retry], [Steps] and any
+// [Probe].
+type Unknown interface{ unknown() }
+
+// Policy is an [Unknown] that needs no function.
+type Policy int
+
+// The policies.
+const (
+	// Hold leaves the operation for its owner: duplicates get CodeUnknown
+	// until a person releases, completes or discards it.
+	Hold Policy = iota
+	// Retry runs it again: the receiver deduplicates by the derived key, or
+	// running twice is declared harmless.
+	Retry
+	// Steps runs it again where every outside call is a [Step]: finished steps
+	// are skipped and the interrupted one is probed first.
+	Steps
+)
+
+func (Policy) unknown() {}
+
+// String is the policy's word in configuration.
+func (p Policy) String() string {
+	switch p {
+	case Hold:
+		return "hold"
+	case Retry:
+		return "retry"
+	case Steps:
+		return "steps"
+	}
+	return fmt.Sprintf("policy(%d)", int(p))
+}
+
+// Probe asks the outside system what became of the attempt, by its derived key
+// or by anything else it knows it by. It runs outside any transaction and may
+// be called by several workers at once, so it must only look. With Done, the
+// result is what the attempt would have answered.
+type Probe func(ctx context.Context, attempt *Attempt) (Result, Verdict, error)
+
+func (Probe) unknown() {}
+
+// Verdict is what a probe found out.
+type Verdict int
+
+// The verdicts of a probe. An error counts as CannotTell.
+const (
+	// CannotTell leaves the operation unknown.
+	CannotTell Verdict = iota
+	// Done says that the effect happened.
+	Done
+	// NotDone says that it did not and will not: it is conclusive only when
+	// the first call can no longer be under way.
+	NotDone
+)
+
+// String is the verdict's word in configuration and logs.
+func (v Verdict) String() string {
+	switch v {
+	case Done:
+		return "done"
+	case NotDone:
+		return "not done"
+	}
+	return "cannot tell"
+}
+
+// validate reports every fault of the operation at once, with defaults applied.
+func (op Operation) validate(singleTenant bool) error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if op.Tenant == "" && !singleTenant {
+		fault("tenant: empty (set Operation.Tenant, or declare Options.SingleTenant)")
+	}
+	if err := op.Identity().Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	if op.Payload != nil && op.Fingerprint.Sum != nil {
+		fault("payload: set either Payload or Fingerprint, not both")
+	}
+	if len(op.Fingerprint.Sum) > 64 || op.Fingerprint.Version < 0 || op.Fingerprint.Version > 1<<15-1 {
+		fault("fingerprint: at most 64 bytes, version 0 to 32767")
+	}
+	within := func(name string, d, low, high time.Duration) {
+		if d < low || d > high {
+			fault("%s: %v, want %v to %v", name, d, low, high)
+		}
+	}
+	within("retention", op.Retention, MinRetention, MaxRetention)
+	within("tombstone", op.Tombstone, 0, MaxRetention)
+	within("limit", op.Limit, time.Millisecond, MaxLimit)
+	within("lease", op.Lease, 10*time.Millisecond, MaxLease)
+	within("wait", op.Wait, 0, MaxWait)
+	return errors.Join(faults...)
+}

@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// Filter selects operations to list.
+type Filter struct {
+	// States wanted; none means the unfinished ones.
+	States []State
+	// Tenant, when not nil, selects one tenant.
+	Tenant *string
+	// Effect, when not empty, selects one effect name.
+	Effect string
+	// After continues behind the last record of the page before.
+	After *Cursor
+	// Limit is the size of a page, 1 to 1000; 0 means 100.
+	Limit int
+}
+
+// Cursor is the place of a record in a list, which is ordered by the time of
+// the last change and then by key, both ascending.
+type Cursor struct {
+	// Changed of the record.
+	Changed time.Time
+	// Key of the record.
+	Key Key
+}
+
+// Record is one operation as the operator sees it.
+type Record struct {
+	// Key of the operation.
+	Key Key
+	// Identity of the operation.
+	Identity Identity
+	// State it is in; Processing with LeaseLeft ≤ 0 is about to become Unknown.
+	State State
+	// Attempt is the number of its last attempt.
+	Attempt int64
+	// DerivedKey that its outside calls carry, for unfinished operations.
+	DerivedKey string
+	// LeaseLeft for Processing, DueIn for Retryable, as in Attempt.
+	LeaseLeft, DueIn time.Duration
+	// Reason of the last transition.
+	Reason string
+	// Created and Changed by the database's clock; for an outcome both are its time.
+	Created, Changed time.Time
+	// Code and Size describe the frozen result of an outcome: its code and the
+	// bytes of its body. The body itself is not part of a record.
+	Code, Size int
+	// Damaged says that the stored result does not match its checksum.
+	Damaged bool
+}
+
+// Transition is one step of an operation's history. Only what cannot be
+// derived from the other tables is written: unhappy ends and people's actions.
+type Transition struct {
+	// At by the database's clock.
+	At time.Time
+	// From and To are the states before and after.
+	From, To State
+	// Attempt it concerns.
+	Attempt int64
+	// Actor is the person or the part of the system that acted.
+	Actor string
+	// Reason given.
+	Reason string
+}
+
+// Action is a person's decision about an operation at rest.
+type Action struct {
+	// Key of the operation.
+	Key Key
+	// Fence, when not 0, is the attempt the person looked at; the action is
+	// refused with ErrConflict when the operation has moved on.
+	Fence int64
+	// Actor is the name of who decides, at most 200 bytes, not empty.
+	Actor string
+	// Reason, at most 1 KiB, not empty.
+	Reason string
+}
+
+// Counts are what a store knows about itself, for metrics.
+type Counts struct {
+	// Unfinished operations by state.
+	Unfinished map[State]int64
+	// OldestAtRest is the age of the longest-resting operation, zero if none.
+	OldestAtRest time.Duration
+}
+
+// Operations is what an operator needs. It is not generic: nothing here runs a
+// handler. All methods may be called concurrently.
+type Operations interface {
+	// List returns one page.
+	List(ctx context.Context, filter Filter) ([]Record, error)
+	// Show returns one operation with its history and steps, or ErrNotFound.
+	Show(ctx context.Context, key Key) (Record, []Transition, []Step, error)
+	// Release lets an operation that is unknown or parked go on: it becomes
+	// retryable, due at once. ErrConflict in any other state.
+	Release(ctx context.Context, action Action) error
+	// Redrive does the same for one that is dead.
+	Redrive(ctx context.Context, action Action) error
+	// Complete ends one at rest, or whose lease has expired, as completed with
+	// the given result, kept for retention and tombstone.
+	Complete(ctx context.Context, action Action, result Result, retention, tombstone time.Duration) error
+	// Discard ends one at rest, or whose lease has expired, without its effect.
+	Discard(ctx context.Context, action Action, retention, tombstone time.Duration) error
+	// Counts for metrics.
+	Counts(ctx context.Context) (Counts, error)
+}
+
+// Upkeep is what a store needs done now and then, by any worker. All methods
+// may be called concurrently; each call is one small batch.
+type Upkeep interface {
+	// Purge forgets what is over its retention: results become tombstones,
+	// tombstones over their time are deleted, at most limit rows in all. It
+	// never touches unfinished operations. It returns how many rows it changed;
+	// fewer than limit means that nothing is left for now.
+	Purge(ctx context.Context, limit int) (int, error)
+	// Expire turns attempts whose lease has run out into Unknown, at most limit
+	// of them, and returns those.
+	Expire(ctx context.Context, limit int) ([]Attempt, error)
+}

@@ -1,0 +1,297 @@
+package unavez
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/unavez/unavez/store"
+)
+
+// recordLimit bounds the recording of what has happened: commit, rollback and
+// finding out about a lost commit go on when the caller is gone.
+const recordLimit = 10 * time.Second
+
+// once runs the operation here unless it has an outcome or runs already: it is
+// the part that Do and Lease share. run returns the outcome that it committed
+// or found, or an error; one with CodeInFlight means that the operation runs
+// at another worker.
+func (e *Engine[Tx]) once(ctx context.Context, c *call, run func(context.Context, *flight) (*Outcome, error)) (Outcome, error) {
+	key := c.gate.Key
+	deadline := time.Now().Add(c.op.Wait)
+	for {
+		if found, ok := e.cached(c); ok {
+			return e.replay(c, found, true)
+		}
+		f, mine := e.flights.enter(key, c.gate.Fingerprint)
+		if mine {
+			out, err := e.runFlight(ctx, c, f, run)
+			if !f.remote {
+				return out, err
+			}
+		}
+		mismatch, retryAfter := e.flights.look(c, f)
+		if mismatch {
+			e.sees(c, string(CodeMismatch), 0, true, nil)
+			return Outcome{}, c.fail(CodeMismatch, 0, nil)
+		}
+		if !e.flights.wait(ctx, key, f, time.Until(deadline)) {
+			e.sees(c, string(CodeInFlight), 0, true, ctx.Err())
+			return Outcome{}, c.fail(CodeInFlight, retryAfter, ctx.Err())
+		}
+		if f.outcome != nil {
+			return e.replay(c, f.outcome, true)
+		}
+	}
+}
+
+// runFlight runs the caller's own flight to its end, or hands it over to the
+// poller when the operation is in flight elsewhere and the caller would wait.
+func (e *Engine[Tx]) runFlight(ctx context.Context, c *call, f *flight, run func(context.Context, *flight) (*Outcome, error)) (out Outcome, err error) {
+	var ended *Outcome
+	handedOver := false
+	defer func() { // also when the handler panics
+		if !handedOver {
+			e.flights.end(c.gate.Key, f, ended)
+		}
+	}()
+	at := time.Now()
+	found, err := run(ctx, f)
+	if err != nil {
+		var failure *Error
+		if errors.As(err, &failure) && failure.Code == CodeInFlight && failure.Key == c.gate.Key && c.op.Wait > 0 {
+			handedOver = true
+			e.flights.sent(c.gate.Key, f, failure.RetryAfter)
+		} else {
+			e.sees(c, whatOf(err), 0, false, err)
+		}
+		return Outcome{}, err
+	}
+	ended = found
+	if found.State == store.Completed {
+		e.cache.put(c.gate.Key, found, at)
+	}
+	if found.Replayed {
+		e.sees(c, SawReplayed, found.Attempt, false, nil)
+	} else {
+		e.sees(c, SawCompleted, found.Attempt, false, nil)
+	}
+	return *found, nil
+}
+
+// whatOf names a failed run for the observer.
+func whatOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return string(e.Code)
+	}
+	return SawRolledBack
+}
+
+// Do runs fn once for the operation, in a transaction of its own: fn's writes
+// on tx, the outcome and its frozen result commit together. A duplicate gets
+// the first outcome, with Replayed set, and fn does not run.
+//
+// When fn returns an error, or panics, everything is rolled back and the key is
+// free; Do returns that error as it is. See [Refuse] for a "no" that is to be
+// frozen. Every other failure is an [*Error]. The context that fn gets ends at
+// the operation's limit; work that is slower is rolled back with CodeLimit.
+// Cancelling ctx cancels fn's context, but no longer what comes after fn.
+//
+// A commit whose answer is lost is found out before Do returns, as long as the
+// store can be asked; else the code is CodeUnresolved, and the same call made
+// again settles it.
+func (e *Engine[Tx]) Do(ctx context.Context, op Operation, fn func(ctx context.Context, tx Tx) (Result, error)) (Outcome, error) {
+	c, err := e.begin(op)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer e.flights.leave()
+	return e.once(ctx, c, func(ctx context.Context, _ *flight) (*Outcome, error) {
+		return e.transact(ctx, c, fn)
+	})
+}
+
+// transact is transaction mode: gate, work, outcome and commit.
+func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
+	gate := c.gate
+	txn, verdict, err := e.ledger.Begin(ctx, gate)
+	if err == nil && txn == nil && c.mayTakeOver(verdict) {
+		gate.From = verdict.Attempt.Fence
+		txn, verdict, err = e.ledger.Begin(ctx, gate)
+	}
+	if err != nil {
+		return nil, c.storeError(err)
+	}
+	if txn == nil {
+		return c.judge(verdict)
+	}
+	defer rollback(ctx, txn) // does nothing once the transaction has ended
+
+	work, cancel := context.WithTimeout(ctx, c.op.Limit)
+	defer cancel()
+	result, err := fn(work, txn.Tx())
+	if errors.Is(work.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, c.fail(CodeLimit, time.Second, err)
+	}
+	var no *refusal
+	switch {
+	case errors.As(err, &no):
+		out, ended := e.commit(ctx, c, txn, store.End{State: store.Completed, Result: no.result, Unwritten: true})
+		if errors.Is(ended, store.ErrWrote) {
+			return nil, err
+		}
+		return out, ended
+	case err != nil:
+		return nil, err
+	}
+	return e.commit(ctx, c, txn, store.End{State: store.Completed, Result: result})
+}
+
+// mayTakeOver reports whether this call is the one that runs a retryable
+// operation again.
+func (c *call) mayTakeOver(v store.Verdict) bool {
+	return v.State == store.Retryable && c.op.OwnsRetries && v.Attempt.DueIn <= 0 && c.samePayload(v.Attempt.Fingerprint)
+}
+
+// rollback gives a transaction up, whatever became of the caller.
+func rollback[Tx any](ctx context.Context, txn store.Txn[Tx]) {
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	_ = txn.Rollback(record) // the transaction is lost either way, and its key free
+}
+
+// commit ends a transaction and, when the answer is lost, finds out.
+func (e *Engine[Tx]) commit(ctx context.Context, c *call, txn store.Txn[Tx], end store.End) (*Outcome, error) {
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	out, err := txn.Commit(record, end)
+	switch {
+	case err == nil:
+		return out, nil
+	case errors.Is(err, store.ErrWrote):
+		return nil, err
+	case errors.Is(err, store.ErrDuplicate):
+		verdict, lookErr := e.ledger.Look(record, c.gate.Key)
+		if lookErr != nil {
+			return nil, c.storeError(lookErr)
+		}
+		if verdict.State == store.Free {
+			return nil, c.fail(CodeUnavailable, time.Second, err)
+		}
+		return c.judge(verdict)
+	case errors.Is(err, store.ErrCommitUnknown):
+		verdict, settleErr := e.settle(record, c)
+		switch {
+		case settleErr != nil:
+			return nil, c.fail(CodeUnresolved, time.Second, errors.Join(err, settleErr))
+		case verdict.State == store.Free:
+			return nil, c.fail(CodeAborted, time.Second, err)
+		}
+		found, judgeErr := c.judge(verdict)
+		if found != nil {
+			found.Replayed = !sameResult(found.Result, end.Result)
+		}
+		return found, judgeErr
+	}
+	return nil, c.storeError(err)
+}
+
+// settle asks what became of a commit until the old transaction is over.
+func (e *Engine[Tx]) settle(ctx context.Context, c *call) (store.Verdict, error) {
+	pause := pollFirst
+	for {
+		verdict, err := e.ledger.Settle(ctx, c.gate.Key)
+		if err == nil && (verdict.State != store.Processing || verdict.Attempt != nil) {
+			return verdict, nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			pause = min(pause*2, pollLast)
+		case <-ctx.Done():
+			timer.Stop()
+			return store.Verdict{}, errors.Join(err, context.Cause(ctx))
+		}
+	}
+}
+
+// sameResult reports whether a found result is the one that was to be committed.
+func sameResult(a, b Result) bool {
+	return a.Code == b.Code && a.NotReplayable == b.NotReplayable && string(a.Body) == string(b.Body) && slices.Equal(a.Header, b.Header)
+}
+
+// Join runs fn once for the operation, inside the transaction tx that the
+// caller has opened and goes on to commit: fn's writes, the caller's and the
+// outcome commit together. A duplicate gets the first outcome and fn does not run.
+//
+// After an error the caller must roll back. Refuse has no special meaning here.
+// When the answer of the caller's own COMMIT is lost, [Engine.Look] tells: the
+// outcome, or CodeNotFound for "rolled back", or CodeInFlight for "ask again".
+// Join never waits for a duplicate in flight, since it holds a connection.
+func (e *Engine[Tx]) Join(ctx context.Context, tx Tx, op Operation, fn func(ctx context.Context) (Result, error)) (Outcome, error) {
+	op.Wait = 0
+	c, err := e.begin(op)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer e.flights.leave()
+	if found, ok := e.cached(c); ok {
+		return e.replay(c, found, true)
+	}
+	f, mine := e.flights.enter(c.gate.Key, c.gate.Fingerprint)
+	if !mine {
+		mismatch, retryAfter := e.flights.look(c, f)
+		if mismatch {
+			return Outcome{}, c.fail(CodeMismatch, 0, nil)
+		}
+		return Outcome{}, c.fail(CodeInFlight, retryAfter, nil)
+	}
+	defer e.flights.end(c.gate.Key, f, nil) // not the outcome: the caller has not committed yet
+	out, err := e.joined(ctx, c, tx, fn)
+	if err != nil {
+		e.sees(c, whatOf(err), 0, false, err)
+		return Outcome{}, err
+	}
+	if out.Replayed {
+		e.sees(c, SawReplayed, out.Attempt, false, nil)
+	}
+	return *out, nil
+}
+
+// joined is the part of Join between the caller's BEGIN and COMMIT.
+func (e *Engine[Tx]) joined(ctx context.Context, c *call, tx Tx, fn func(context.Context) (Result, error)) (*Outcome, error) {
+	gate := c.gate
+	part, verdict, err := e.ledger.Join(ctx, tx, gate)
+	if err == nil && part == nil && c.mayTakeOver(verdict) {
+		gate.From = verdict.Attempt.Fence
+		part, verdict, err = e.ledger.Join(ctx, tx, gate)
+	}
+	if err != nil {
+		return nil, c.storeError(err)
+	}
+	if part == nil {
+		return c.judge(verdict)
+	}
+	finished := false
+	defer func() {
+		if !finished {
+			part.Leave()
+		}
+	}()
+	result, err := fn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := part.Finish(context.WithoutCancel(ctx), store.End{State: store.Completed, Result: result})
+	if errors.Is(err, store.ErrDuplicate) {
+		return nil, c.fail(CodeInFlight, time.Second, fmt.Errorf("finished elsewhere meanwhile, roll back: %w", err))
+	}
+	if err != nil {
+		return nil, c.storeError(err)
+	}
+	finished = true
+	return out, nil
+}
