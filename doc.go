@@ -10,7 +10,7 @@
 // together. A duplicate runs nothing: it gets the first outcome again, status,
 // headers and body byte for byte.
 //
-//	engine := unavez.New(store, nil) // *Engine[Tx], Tx inferred from the store
+//	engine, err := unavez.New(store, nil) // *Engine[Tx], Tx inferred from the store
 //	outcome, err := engine.Do(ctx, operation, func(ctx context.Context, tx *sql.Tx) (unavez.Result, error) {
 //		// write on tx and nowhere else
 //	})
