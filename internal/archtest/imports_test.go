@@ -122,6 +122,7 @@ func importTable() rule {
 			importing("store", module, "3"),
 			importing("store/memory", module, "3"),
 			importing("store/memory", module+"/store/sqlite", "3"),
+			importing("store/sqlite/file", module+"/store/memory", "3"),
 			importing("store/sqlite", module+"/store/memory", "3"),
 			importing("store/sqlite", "modernc.org/sqlite", "3"),
 			importing("store/postgres", "github.com/lib/pq", "3"),
@@ -152,6 +153,7 @@ func importTable() rule {
 			importing("store/postgres", "github.com/jackc/pgx/v5/pgxpool"),
 			importing("store/sqlite/internal/writer", module+"/store/sqlite/internal/queue"),
 			importing("store/sqlite", module+"/internal/migrate"),
+			importing("server/orders", module+"/server/internal/answer"),
 			importing("httpkey", "github.com/dunglas/httpsfv"),
 			importing("server", "go.example/anything"),
 			importing("server", module+"/internal/gateway"),
@@ -171,8 +173,8 @@ func (l layer) refuses(pkg, p string) string {
 		return "no cgo: the binary and the library are pure Go"
 	}
 	if inside := within(p); inside != "" {
-		if strings.HasPrefix(inside, pkg+"/") || (strings.Contains(pkg, "/internal/") && sameTop(pkg, inside)) {
-			return "" // its own subfolder, or the parts of one package among themselves
+		if strings.HasPrefix(inside, pkg+"/") || l.wholes(inside) {
+			return ""
 		}
 		for _, m := range l.module {
 			if covers(m, inside) && (m != helpers || !coversAny(outside(), inside)) {
@@ -192,10 +194,11 @@ func (l layer) refuses(pkg, p string) string {
 	return fmt.Sprintf("%s may not import %s (allowed: %s)", pkg, p, listed(l.foreign))
 }
 
-// sameTop tells whether both folders lie below the folder that holds pkg's internal/.
-func sameTop(pkg, other string) bool {
-	top, _, _ := strings.Cut(pkg, "/internal/")
-	return strings.HasPrefix(other, top+"/internal/")
+// wholes tells whether the row is that of one thing with its parts, and inside
+// is one of them. Below a seam, and below internal/, each folder is a thing of its own.
+func (l layer) wholes(inside string) bool {
+	stem, ok := strings.CutSuffix(l.pkg, "/...")
+	return ok && stem != "internal" && !slices.Contains(seams(), stem) && covers(l.pkg, inside)
 }
 
 func listed(names []string) string {
