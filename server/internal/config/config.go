@@ -1,0 +1,254 @@
+package config
+
+import (
+	"net/netip"
+	"net/url"
+	"reflect"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Size is a number of bytes; in the file also with a unit, such as 256KiB.
+type Size int64
+
+// Config is a whole configuration with its defaults filled in.
+type Config struct {
+	// Store is where operations are kept: sqlite:PATH.
+	Store Secret `yaml:"store"`
+	// Lease is a fast lease in front of the store; none in this build.
+	Lease Secret `yaml:"lease"`
+	// Listen is the address for requests.
+	Listen string `yaml:"listen"`
+	// Admin is the second listener.
+	Admin Admin `yaml:"admin"`
+	// Outbound bounds every connection the binary opens.
+	Outbound Outbound `yaml:"outbound"`
+	// Auth says who is calling.
+	Auth Auth `yaml:"auth"`
+	// HTTP are the routes in front of the application.
+	HTTP []Route `yaml:"http"`
+	// Log of the process.
+	Log Log `yaml:"log"`
+	// Limits of the listeners.
+	Limits Limits `yaml:"limits"`
+	// DocsURL is the base of the links in error answers.
+	DocsURL string `yaml:"docs_url"`
+
+	// Path of the store's file, taken from Store.
+	Path string
+}
+
+// Admin is the listener for operators.
+type Admin struct {
+	// Listen is its address.
+	Listen string `yaml:"listen"`
+	// Token is what a caller must send as a bearer token; required beyond loopback.
+	Token Secret `yaml:"token"`
+}
+
+// Outbound is the policy of every connection the binary opens.
+type Outbound struct {
+	// Allow lists address ranges that are private and still allowed.
+	Allow []string `yaml:"allow"`
+
+	// Prefixes are Allow, parsed.
+	Prefixes []netip.Prefix
+}
+
+// Auth says how callers are told apart.
+type Auth struct {
+	// Mode is forward, token, credential or single_tenant.
+	Mode string `yaml:"mode"`
+	// SingleTenant declares that there is one tenant, so that none is named.
+	SingleTenant bool `yaml:"single_tenant"`
+	// Tenant that every caller belongs to (credential).
+	Tenant string `yaml:"tenant"`
+	// URL to ask (forward).
+	URL string `yaml:"url"`
+	// Timeout of the question (forward).
+	Timeout time.Duration `yaml:"timeout"`
+	// TenantHeader of the answer (forward).
+	TenantHeader string `yaml:"tenant_header"`
+	// PrincipalHeader of the answer (forward).
+	PrincipalHeader string `yaml:"principal_header"`
+	// Headers of the request that are passed on (forward).
+	Headers []string `yaml:"headers"`
+	// Tokens that are known (token).
+	Tokens []Token `yaml:"tokens"`
+	// Cookie that holds the credential; empty means Authorization (credential).
+	Cookie string `yaml:"cookie"`
+}
+
+// Token is one known bearer token, by its hash.
+type Token struct {
+	// SHA256 of the token, 64 hexadecimal digits.
+	SHA256 string `yaml:"sha256"`
+	// Tenant it is bound to.
+	Tenant string `yaml:"tenant"`
+	// Principal it stands for.
+	Principal string `yaml:"principal"`
+}
+
+// Route is one pattern in front of the application.
+type Route struct {
+	// Route is a pattern of net/http, such as POST /orders/{id}/payments.
+	Route string `yaml:"route"`
+	// Upstream is the application's base URL.
+	Upstream string `yaml:"upstream"`
+	// Unknown is hold, retry or probe; it has no default.
+	Unknown string `yaml:"unknown"`
+	// Probe asks the application, for unknown: probe.
+	Probe *Probe `yaml:"probe"`
+	// Key is required or optional.
+	Key string `yaml:"key"`
+	// Methods that are keyed.
+	Methods []string `yaml:"methods"`
+	// Fingerprint options.
+	Fingerprint Fingerprint `yaml:"fingerprint"`
+	// Retention of the frozen answer.
+	Retention time.Duration `yaml:"retention"`
+	// Tombstone is how long the key is remembered after that.
+	Tombstone time.Duration `yaml:"tombstone"`
+	// Limit of a transaction of the store.
+	Limit time.Duration `yaml:"limit"`
+	// Lease is how long a dead worker keeps the key.
+	Lease time.Duration `yaml:"lease"`
+	// Timeout of the application's answer.
+	Timeout time.Duration `yaml:"timeout"`
+	// RequestLimit bounds the body of a keyed request.
+	RequestLimit Size `yaml:"request_limit"`
+	// ResponseLimit bounds the stored answer.
+	ResponseLimit Size `yaml:"response_limit"`
+	// NotStarted are statuses by which the application says that it has done
+	// nothing: the key is free again.
+	NotStarted []int `yaml:"not_started"`
+	// UnknownStatuses are statuses that do not tell whether it was done.
+	UnknownStatuses []int `yaml:"unknown_statuses"`
+	// CORS for browsers; nil means none.
+	CORS *CORS `yaml:"cors"`
+
+	// Target is Upstream, parsed.
+	Target *url.URL
+}
+
+// Fingerprint says what makes two requests with one key the same.
+type Fingerprint struct {
+	// JSON compares JSON bodies by value and not by bytes.
+	JSON bool `yaml:"json"`
+	// Include lists the only members that count.
+	Include []string `yaml:"include"`
+	// Exclude lists members that do not count.
+	Exclude []string `yaml:"exclude"`
+}
+
+// Probe is an HTTP question about what became of an attempt.
+type Probe struct {
+	// Method, GET unless given.
+	Method string `yaml:"method"`
+	// URL with {key}, {derived_key}, {tenant} and {principal}.
+	URL string `yaml:"url"`
+	// Headers of the question, with the same places.
+	Headers map[string]Secret `yaml:"headers"`
+	// Timeout of the question.
+	Timeout time.Duration `yaml:"timeout"`
+	// Settle is how long after the attempt's end "not done" is believed.
+	Settle time.Duration `yaml:"settle"`
+	// Done are the answers that mean it happened.
+	Done []Answer `yaml:"done"`
+	// NotDone are the answers that mean it did not and will not.
+	NotDone []Answer `yaml:"not_done"`
+	// Result is what duplicates then get.
+	Result Result `yaml:"result"`
+}
+
+// Answer matches the answer of a probe: all that is given must hold.
+type Answer struct {
+	// Status is one of these; empty means any.
+	Status []int `yaml:"status"`
+	// JSON names a member of the body, such as $.state.
+	JSON string `yaml:"json"`
+	// Is lists the values of that member that match.
+	Is []string `yaml:"is"`
+}
+
+// Result is made from the probe's answer.
+type Result struct {
+	// Status to answer with; 0 means the probe's.
+	Status int `yaml:"status"`
+	// JSON names the member that is the body; empty means the whole body.
+	JSON string `yaml:"json"`
+	// Headers of the probe's answer that are kept.
+	Headers []string `yaml:"headers"`
+}
+
+// CORS are the headers for browsers of other origins.
+type CORS struct {
+	// Origins that are allowed, or * for any without credentials.
+	Origins []string `yaml:"origins"`
+	// Credentials allows cookies and Authorization.
+	Credentials bool `yaml:"credentials"`
+	// Headers that requests may carry besides the layer's own.
+	Headers []string `yaml:"headers"`
+	// MaxAge of a preflight's answer.
+	MaxAge time.Duration `yaml:"max_age"`
+}
+
+// Log of the process.
+type Log struct {
+	// Level is debug, info, warn or error.
+	Level string `yaml:"level"`
+	// Format is auto, json or text; auto is text on a terminal.
+	Format string `yaml:"format"`
+}
+
+// Limits of both listeners.
+type Limits struct {
+	// Connections at a time on the request listener.
+	Connections int `yaml:"connections"`
+	// HeaderSize bounds the head of a request.
+	HeaderSize Size `yaml:"header_size"`
+	// HeaderTimeout bounds its arrival.
+	HeaderTimeout time.Duration `yaml:"header_timeout"`
+	// ReadTimeout bounds the arrival of a whole request.
+	ReadTimeout time.Duration `yaml:"read_timeout"`
+	// IdleTimeout ends a connection without requests.
+	IdleTimeout time.Duration `yaml:"idle_timeout"`
+	// Drain bounds a graceful stop.
+	Drain time.Duration `yaml:"drain"`
+}
+
+// Parse reads a configuration and checks it. The error, if any, is Faults with
+// every fault there is.
+func Parse(data []byte, source Source) (*Config, error) {
+	root, err := parseDocument(data)
+	if err != nil {
+		return nil, err
+	}
+	c := &Config{}
+	d := &decoder{source: source.orDefault(), lines: map[string]int{}, later: laterFields()}
+	d.anchors = map[string]ast.Node{}
+	if root != nil {
+		d.decode(root, reflect.ValueOf(c).Elem(), "")
+	}
+	broken := map[string]bool{}
+	for _, f := range d.faults {
+		broken[f.Field] = true
+	}
+	check := &checker{config: c, lines: d.lines, broken: broken, faults: d.faults}
+	check.all()
+	if len(check.faults) > 0 {
+		return nil, check.faults.sorted()
+	}
+	return c, nil
+}
+
+// laterFields names what the format reserves for coming versions.
+func laterFields() map[string]string {
+	return map[string]string{
+		"sources":  "not in this version: the inbox for webhooks comes later",
+		"effects":  "not in this version: the inbox for webhooks comes later",
+		"send":     "not in this version: the outbox comes later",
+		"machines": "not in this version: statecharts come later",
+	}
+}
