@@ -123,10 +123,10 @@ func documentedExports() rule {
 			one("a/a.go", "package a\n\n// T is a thing.\ntype T struct {\n\tA int\n\tB int // is said\n\tc int\n\tD int\n}\n", "5", "8"),
 			one("a/a.go", "package a\n\n// T is a thing.\ntype T struct {\n\t// A and B are a pair.\n\tA int\n\tB int\n\n\tC int\n}\n", "9"),
 			one("a/a.go", "package a\n\n// T is a thing.\ntype T interface {\n\tClose() error\n}\n", "5"),
-			one("a/a.go", "package a\n\nimport \"io\"\n\n// T is a thing.\ntype T struct {\n\tio.Reader\n}\n", "7"),
 		},
 		good: []fixture{
 			one("a/a.go", "package a\n\n// The sizes.\nconst (\n\tA = 1\n\n\tB = 2\n)\n\ntype t struct{ A int }\n\nfunc (t) Close() {}\n\n// T is a thing.\ntype T struct {\n\t// A and B are a pair.\n\tA int\n\tB int\n}\n"),
+			one("a/a.go", "package a\n\nimport \"io\"\n\n// T is a thing.\ntype T struct {\n\tio.Reader\n}\n\n// U is a thing.\ntype U interface {\n\tio.Reader\n}\n"),
 			one("a/a_test.go", "package a\n\nfunc Open() {}\n"),
 			one("a/main.go", "package main\n\nfunc Open() {}\n"),
 		},
@@ -205,7 +205,7 @@ func (t *tree) undocumented(f *goFile, d *ast.GenDecl) (found []finding) {
 			case *ast.StructType:
 				found = append(found, t.ungrouped(f, fieldLines(x.Fields))...)
 			case *ast.InterfaceType:
-				found = append(found, t.ungrouped(f, methodLines(x.Methods))...)
+				found = append(found, t.ungrouped(f, fieldLines(x.Methods))...)
 			}
 		}
 	}
@@ -215,39 +215,28 @@ func (t *tree) undocumented(f *goFile, d *ast.GenDecl) (found []finding) {
 	return found
 }
 
+// fieldLines gives the fields of a struct or the methods of an interface. What
+// is embedded has no name of its own here; it is documented where it stands.
 func fieldLines(fields *ast.FieldList) (all []lines) {
 	for _, field := range fields.List {
-		names := field.Names
-		if len(names) == 0 {
-			names = []*ast.Ident{embeddedName(field.Type)}
-		}
-		all = append(all, lines{names: names, at: field.Pos(), end: field.End(), doc: field.Doc, comment: field.Comment})
+		all = append(all, lines{names: field.Names, at: field.Pos(), end: field.End(), doc: field.Doc, comment: field.Comment})
 	}
 	return all
 }
 
-// methodLines leaves embedded interfaces out: they are documented where they stand.
-func methodLines(methods *ast.FieldList) (all []lines) {
-	for _, l := range fieldLines(methods) {
-		if slices.ContainsFunc(methods.List, func(m *ast.Field) bool { return len(m.Names) > 0 && m.Pos() == l.at }) {
-			all = append(all, l)
-		}
-	}
-	return all
-}
-
-func embeddedName(e ast.Expr) *ast.Ident {
+// typeName is the last name of a named type, or "_".
+func typeName(e ast.Expr) *ast.Ident {
 	switch x := e.(type) {
 	case *ast.Ident:
 		return x
 	case *ast.SelectorExpr:
 		return x.Sel
 	case *ast.StarExpr:
-		return embeddedName(x.X)
+		return typeName(x.X)
 	case *ast.IndexExpr:
-		return embeddedName(x.X)
+		return typeName(x.X)
 	case *ast.IndexListExpr:
-		return embeddedName(x.X)
+		return typeName(x.X)
 	}
 	return ast.NewIdent("_")
 }

@@ -210,7 +210,7 @@ func isErrorValue(name string, value ast.Expr) bool {
 	}
 	literal, ok := value.(*ast.CompositeLit)
 	return ok && (strings.HasPrefix(name, "Err") || strings.HasPrefix(name, "err")) &&
-		strings.HasSuffix(embeddedName(literal.Type).Name, "Error")
+		strings.HasSuffix(typeName(literal.Type).Name, "Error")
 }
 
 // embeds tells a //go:embed directive.
