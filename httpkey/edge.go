@@ -1,0 +1,280 @@
+package httpkey
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/unavez/unavez"
+)
+
+// effect is the effect name of every keyed request (design: tenant, "http",
+// principal, key).
+const effect = "http"
+
+// edge is what middleware and proxy have in common: from a request to an
+// operation, and from an end to an answer.
+type edge struct {
+	Options
+	scope  ScopeFunc
+	prints *fingerprinter
+}
+
+func newEdge(scope ScopeFunc, o Options) (*edge, error) {
+	resolved, err := o.resolve(scope)
+	if err != nil {
+		return nil, err
+	}
+	prints, err := newFingerprinter(resolved.Fingerprint)
+	if err != nil {
+		return nil, err
+	}
+	return &edge{Options: resolved, scope: scope, prints: prints}, nil
+}
+
+// exchange is one request on its way through the layer.
+type exchange struct {
+	*edge
+	w       http.ResponseWriter
+	r       *http.Request // with the body put back, and without a forged marker
+	body    []byte
+	op      unavez.Operation
+	caller  Scope
+	prefers time.Duration // what "Prefer: wait" was granted
+	started time.Time
+}
+
+// keyed tells whether the request is to be admitted, or passed through.
+func (e *edge) keyed(r *http.Request) bool {
+	if slices.Contains(e.Required, r.Method) {
+		return true
+	}
+	return slices.Contains(e.Optional, r.Method) && len(r.Header[KeyHeader]) > 0
+}
+
+// strip takes a forged marker out of the request: only answers carry it.
+func strip(r *http.Request) *http.Request {
+	if _, forged := r.Header[ReplayedHeader]; !forged {
+		return r
+	}
+	c := *r
+	c.Header = r.Header.Clone()
+	delete(c.Header, ReplayedHeader)
+	return &c
+}
+
+// admit turns a keyed request into an operation. Who is calling comes first,
+// the body last; the order is part of the contract.
+func (e *edge) admit(w http.ResponseWriter, r *http.Request) (*exchange, *Error) {
+	x := &exchange{edge: e, w: w, r: strip(r), started: time.Now()}
+	if p := e.connection(r); p != nil {
+		return x, p
+	}
+	if p := x.identify(); p != nil {
+		return x, p
+	}
+	key, err := ParseKey(r.Header[KeyHeader])
+	switch {
+	case errors.Is(err, ErrNoKey):
+		return x, layerProblem(http.StatusBadRequest, TypeKeyMissing, "Send an Idempotency-Key header with a value that is new for each operation.", err)
+	case err != nil:
+		return x, layerProblem(http.StatusBadRequest, TypeKeyMalformed, err.Error(), err)
+	}
+	x.op = unavez.Operation{
+		Tenant: x.caller.Tenant, Effect: effect, Key: []string{x.caller.Principal, key},
+		Retention: e.Retention, Tombstone: e.Tombstone, Limit: e.Limit, OwnsRetries: true,
+	}
+	if p := x.readBody(); p != nil {
+		return x, p
+	}
+	x.prefers = min(preferredWait(r.Header["Prefer"]), e.Wait)
+	x.op.Wait = x.prefers
+	x.op.Fingerprint, _ = e.prints.at(FingerprintVersion, x.r, x.body)
+	x.op.FingerprintAt = func(version int) (unavez.Fingerprint, bool) { return e.prints.at(version, x.r, x.body) }
+	return x, nil
+}
+
+// connection refuses a Connection header that would make a proxy on the way
+// strip the key or who is calling.
+func (e *edge) connection(r *http.Request) *Error {
+	for token := range tokens(r.Header["Connection"]) {
+		name := http.CanonicalHeaderKey(token)
+		if name == KeyHeader || slices.Contains(e.IdentityHeaders, name) {
+			return layerProblem(http.StatusBadRequest, TypeConnectionHeader, "Connection may not name "+name+".", nil)
+		}
+	}
+	return nil
+}
+
+// identify asks who is calling.
+func (x *exchange) identify() *Error {
+	if x.scope == nil {
+		return nil
+	}
+	caller, err := x.scope(x.r)
+	if err != nil {
+		return problemOf(err, http.StatusInternalServerError, TypeInternal)
+	}
+	if !x.SingleTenant && (caller.Tenant == "" || caller.Principal == "") {
+		return layerProblem(http.StatusInternalServerError, TypeScope, "", errors.New("the scope function named no tenant or no principal"))
+	}
+	x.caller = caller
+	return nil
+}
+
+// readBody reads the body whole, at most one byte over the limit, and puts it
+// back for the handler.
+func (x *exchange) readBody() *Error {
+	tooLarge := func() *Error {
+		x.w.Header().Set("Connection", "close") // what is left of the body is not read
+		return layerProblem(http.StatusRequestEntityTooLarge, TypeRequestTooLarge, "At most "+strconv.FormatInt(x.RequestLimit, 10)+" bytes are accepted.", nil)
+	}
+	if x.r.ContentLength > x.RequestLimit {
+		return tooLarge()
+	}
+	if x.r.Body != nil && x.r.Body != http.NoBody {
+		limited := io.LimitReader(x.r.Body, x.RequestLimit+1)
+		var b bytes.Buffer
+		if n := x.r.ContentLength; n > 0 {
+			b.Grow(int(min(n, 64<<10)) + bytes.MinRead)
+		}
+		_, err := b.ReadFrom(limited)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return layerProblem(http.StatusRequestTimeout, TypeBodyTimeout, "", err)
+		case err != nil && int64(b.Len()) <= x.RequestLimit:
+			return layerProblem(http.StatusBadRequest, TypeBodyUnreadable, "", err)
+		case int64(b.Len()) > x.RequestLimit:
+			return tooLarge()
+		}
+		x.body = b.Bytes()
+	}
+	c := *x.r
+	x.r = &c
+	x.rewind()
+	return nil
+}
+
+// rewind puts the body back, as it is at the start of a run.
+func (x *exchange) rewind() {
+	x.r.Body = http.NoBody
+	if len(x.body) > 0 {
+		x.r.Body = io.NopCloser(bytes.NewReader(x.body))
+	}
+	x.r.ContentLength = int64(len(x.body))
+	x.r.TransferEncoding = nil
+	x.r.GetBody = nil
+}
+
+// preferredWait reads "wait=n" of a Prefer header (RFC 7240); the first counts.
+func preferredWait(lines []string) time.Duration {
+	for preference := range tokens(lines) {
+		preference, _, _ = strings.Cut(preference, ";")
+		name, value, _ := strings.Cut(preference, "=")
+		if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+			continue
+		}
+		n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 16)
+		if err != nil {
+			return 0
+		}
+		return time.Duration(n) * time.Second
+	}
+	return 0
+}
+
+// applied tells the client that its wait was honoured.
+func (x *exchange) applied() {
+	if x.prefers > 0 {
+		x.w.Header().Set("Preference-Applied", "wait="+strconv.FormatInt(int64(x.prefers/time.Second), 10))
+	}
+}
+
+// fail answers with a problem of the layer.
+func (x *exchange) fail(p *Error) {
+	if strings.TrimPrefix(p.Type, "#") == string(unavez.CodeInFlight) {
+		x.applied()
+	}
+	x.CORS.apply(x.w.Header(), x.r)
+	header, body := p.answer(x.Docs)
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	header.Set("Cache-Control", "no-store")
+	merge(x.w.Header(), header)
+	x.see(strings.TrimPrefix(p.Type, "#"), p.Status, p.Err)
+	x.w.WriteHeader(p.Status)
+	x.sent(write(x.w, body))
+}
+
+func write(w io.Writer, b []byte) error {
+	_, err := w.Write(b)
+	return err
+}
+
+// replays answers a duplicate with the frozen result.
+func (x *exchange) replays(result unavez.Result) {
+	if x.AuthorizeReplay != nil {
+		if err := x.AuthorizeReplay(x.r); err != nil {
+			x.fail(problemOf(err, http.StatusForbidden, TypeForbidden))
+			return
+		}
+	}
+	if result.Code == 0 { // ended by a person, without a status
+		result.Code = http.StatusOK
+	}
+	if !sendable(result) {
+		x.fail(layerProblem(http.StatusInternalServerError, string(unavez.CodeDamaged), "", errors.New("the stored result has no HTTP status")))
+		return
+	}
+	x.applied()
+	x.see(SawReplayed, result.Code, nil)
+	x.sent(replay(corsWriter{x}, result))
+}
+
+// corsWriter puts the headers for this request's origin over the frozen ones.
+type corsWriter struct{ x *exchange }
+
+func (c corsWriter) Header() http.Header { return c.x.w.Header() }
+
+func (c corsWriter) Write(b []byte) (int, error) { return c.x.w.Write(b) }
+
+func (c corsWriter) WriteHeader(status int) {
+	c.x.CORS.apply(c.x.w.Header(), c.x.r)
+	c.x.w.WriteHeader(status)
+}
+
+// sends is the first answer.
+func (x *exchange) sends(a *answer, what string, err error) {
+	x.see(what, a.status, err)
+	x.sent(a.send(x.w))
+}
+
+// sent takes the error of writing an answer: the client is gone, and asks again.
+func (x *exchange) sent(err error) {
+	if err != nil {
+		x.logger().Debug("answer not delivered", "error", err)
+	}
+}
+
+// see tells observer and log what became of the request.
+func (x *exchange) see(what string, status int, err error) {
+	if status >= 500 && what != SawRolledBack && what != SawReplayed && what != SawCompleted {
+		x.logger().Error("keyed request failed", "type", what, "status", status, "method", x.r.Method, "path", x.r.URL.Path, "error", err)
+	}
+	if x.Observe != nil {
+		x.Observe(Observation{Request: x.r, Operation: x.op.Identity(), Type: what, Status: status, Duration: time.Since(x.started), Err: err})
+	}
+}
+
+func (e *edge) logger() *slog.Logger {
+	if e.Logger != nil {
+		return e.Logger
+	}
+	return slog.Default()
+}
