@@ -1,0 +1,112 @@
+package framing
+
+import (
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// refusal is what net/http reads instead of what was refused. In every state of
+// a head it makes a line that net/http answers with 400: the NUL spoils the
+// line it falls into, and the second line has no colon.
+const refusal = "\x00\r\n\x00\r\n\r\n"
+
+// Listener watches the connections it accepts, and bounds their number.
+type Listener struct {
+	net.Listener
+	slots   chan struct{}
+	closed  chan struct{}
+	once    sync.Once
+	refused atomic.Int64
+}
+
+// Listen wraps a listener. At most connections are open at a time; further ones
+// wait in the kernel's queue.
+func Listen(l net.Listener, connections int) *Listener {
+	return &Listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
+}
+
+// Refused counts the connections that were ended for their framing.
+func (l *Listener) Refused() int64 { return l.refused.Load() }
+
+// Open is the number of connections that are open now.
+func (l *Listener) Open() int { return len(l.slots) }
+
+// Accept waits for a free place and then for a connection.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case l.slots <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &conn{Conn: c, listener: l}, nil
+}
+
+// Close stops accepting; open connections live on.
+func (l *Listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// conn is a connection whose requests are watched. net/http reads from one
+// goroutine at a time.
+type conn struct {
+	net.Conn
+	listener *Listener
+	scanner  scanner
+	pending  string // what is still to be read of the refusal
+	refused  bool
+	once     sync.Once
+}
+
+// Read gives what arrived, up to the first byte that is refused.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.refused {
+		return c.rest(p)
+	}
+	n, err := c.Conn.Read(p)
+	good, bad := c.scanner.scan(p[:n])
+	if !bad {
+		return n, err
+	}
+	c.refused = true
+	c.listener.refused.Add(1)
+	// A body that breaks off is an error for whoever reads it; a refusal would
+	// be taken for more of the body.
+	if c.scanner.inHead {
+		c.pending = refusal
+	}
+	if good > 0 {
+		return good, nil
+	}
+	return c.rest(p)
+}
+
+func (c *conn) rest(p []byte) (int, error) {
+	if c.pending == "" {
+		return 0, io.EOF
+	}
+	n := copy(p, c.pending)
+	c.pending = c.pending[n:]
+	return n, nil
+}
+
+// CloseWrite lets net/http end a connection so that its last answer arrives.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// Close frees the place.
+func (c *conn) Close() error {
+	c.once.Do(func() { <-c.listener.slots })
+	return c.Conn.Close()
+}
