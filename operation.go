@@ -15,6 +15,9 @@ type Outcome = store.Outcome
 // Result is the frozen answer of an operation; see [store.Result].
 type Result = store.Result
 
+// Field is one header line of a result; see [store.Field].
+type Field = store.Field
+
 // Fingerprint tells whether a duplicate carries the same payload; see
 // [store.Fingerprint].
 type Fingerprint = store.Fingerprint
