@@ -73,6 +73,13 @@ func ParsePath(text string) (Path, error) {
 			}
 			path = append(path, rest[1:1+end])
 			rest = rest[1+end:]
+		case strings.HasPrefix(rest, "['"):
+			name, after, closed := strings.Cut(rest[2:], "']")
+			if !closed || name == "" {
+				return nil, wrong
+			}
+			path, rest = append(path, name), after
+			continue
 		case rest[0] == '[':
 			index, after, closed := strings.Cut(rest[1:], "]")
 			if n, err := strconv.ParseUint(index, 10, 31); !closed || err != nil || strconv.FormatUint(n, 10) != index {

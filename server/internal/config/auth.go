@@ -55,6 +55,16 @@ func (c *checker) forward(a *Auth) {
 	within(c, "auth.timeout", a.Timeout, 10*time.Millisecond, time.Minute)
 	set(&a.TenantHeader, "X-Tenant")
 	set(&a.PrincipalHeader, "X-Principal")
+	for field, name := range map[string]string{"tenant_header": a.TenantHeader, "principal_header": a.PrincipalHeader} {
+		if !isHeader(name) {
+			c.fault("auth."+field, "%q is not the name of a header", name)
+		}
+	}
+	for i, name := range a.Headers {
+		if !isHeader(name) {
+			c.fault(fmt.Sprintf("auth.headers[%d]", i), "%q is not the name of a header", name)
+		}
+	}
 	if len(a.Headers) == 0 {
 		a.Headers = []string{"Authorization", "Cookie"}
 	}

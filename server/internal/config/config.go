@@ -120,11 +120,14 @@ type Route struct {
 	RequestLimit Size `yaml:"request_limit"`
 	// ResponseLimit bounds the stored answer.
 	ResponseLimit Size `yaml:"response_limit"`
-	// NotStarted are statuses by which the application says that it has done
-	// nothing: the key is free again.
-	NotStarted []int `yaml:"not_started"`
-	// UnknownStatuses are statuses that do not tell whether it was done.
-	UnknownStatuses []int `yaml:"unknown_statuses"`
+	// NotDone are statuses by which the application says that it has done
+	// nothing, beside 408, 425 and 429: the key is free again.
+	NotDone []int `yaml:"not_done"`
+	// Final are 5xx statuses that are frozen like any answer; any other 5xx
+	// leaves the operation unknown.
+	Final []int `yaml:"final"`
+	// DerivedKeyHeader carries the derived key to the application.
+	DerivedKeyHeader string `yaml:"derived_key_header"`
 	// CORS for browsers; nil means none.
 	CORS *CORS `yaml:"cors"`
 

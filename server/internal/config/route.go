@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net/http"
-	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ func (c *checker) route(path string, r *Route) {
 	set(&r.RequestLimit, Size(unavez.DefaultRequestLimit))
 	set(&r.ResponseLimit, Size(unavez.DefaultResponseLimit))
 	within(c, path+".request_limit", r.RequestLimit, 1, 64<<20)
-	within(c, path+".response_limit", r.ResponseLimit, 1<<10, 64<<20)
+	within(c, path+".response_limit", r.ResponseLimit, 1<<10, 16<<20)
 	c.methods(path, r)
 	c.statuses(path, r)
 	c.fingerprint(path+".fingerprint", &r.Fingerprint)
@@ -87,26 +86,36 @@ func (c *checker) methods(path string, r *Route) {
 }
 
 func (c *checker) statuses(path string, r *Route) {
-	check := func(name string, statuses []int) {
-		for i, status := range statuses {
-			at := fmt.Sprintf("%s.%s[%d]", path, name, i)
-			if status < 400 || status > 599 {
-				c.fault(at, "%d, want a status from 400 to 599", status)
-			}
-			if name == "not_started" && slices.Contains(r.UnknownStatuses, status) {
-				c.fault(at, "%d is in unknown_statuses too", status)
-			}
+	for i, status := range r.NotDone {
+		at := fmt.Sprintf("%s.not_done[%d]", path, i)
+		if status < 400 || status > 599 {
+			c.fault(at, "%d, want a status from 400 to 599", status)
+		}
+		if slices.Contains(r.Final, status) {
+			c.fault(at, "%d is in final too", status)
 		}
 	}
-	check("not_started", r.NotStarted)
-	check("unknown_statuses", r.UnknownStatuses)
+	for i, status := range r.Final {
+		if status < 500 || status > 599 {
+			c.fault(fmt.Sprintf("%s.final[%d]", path, i), "%d, want a status from 500 to 599 (others are final anyway)", status)
+		}
+	}
+	if name := r.DerivedKeyHeader; name != "" && !isHeader(name) {
+		c.fault(path+".derived_key_header", "%q is not the name of a header", name)
+	}
+}
+
+// isHeader tells the name of a header, RFC 9110 5.6.2.
+func isHeader(name string) bool {
+	return name != "" && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
 func (c *checker) fingerprint(path string, f *Fingerprint) {
 	paths := func(name string, list []string) {
 		for i, text := range list {
-			if _, err := answer.ParsePath(text); err != nil {
-				c.fault(fmt.Sprintf("%s.%s[%d]", path, name, i), "%v", err)
+			// Unlike a probe's, these paths may name every element of a list.
+			if _, err := answer.ParsePath(strings.ReplaceAll(text, "[*]", "[0]")); err != nil {
+				c.fault(fmt.Sprintf("%s.%s[%d]", path, name, i), "%q is not a path into JSON (write $.meta.sentAt or $.items[*].note)", text)
 			}
 		}
 		if len(list) > 0 && !f.JSON {
@@ -161,7 +170,7 @@ func (c *checker) probe(path string, r *Route) {
 		}
 	}
 	for name, value := range p.Headers {
-		if textproto.TrimString(name) == "" || strings.ContainsAny(name, " \t\r\n:") {
+		if !isHeader(name) {
 			c.fault(path+".headers", "%q is not the name of a header", name)
 		}
 		if _, err := answer.Fill(value.Reveal(), answer.Places{}, nil); err != nil {

@@ -3,6 +3,7 @@ package framing
 import (
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 )
@@ -54,6 +55,14 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
+// Hijacked is for http.Server.ConnState: what follows an upgrade is no HTTP and
+// is not looked at.
+func (l *Listener) Hijacked(c net.Conn, state http.ConnState) {
+	if watched, ok := c.(*conn); ok && state == http.StateHijacked {
+		watched.opaque = true
+	}
+}
+
 // conn is a connection whose requests are watched. net/http reads from one
 // goroutine at a time.
 type conn struct {
@@ -62,6 +71,7 @@ type conn struct {
 	scanner  scanner
 	pending  string // what is still to be read of the refusal
 	refused  bool
+	opaque   bool // taken over by a handler
 	once     sync.Once
 }
 
@@ -71,6 +81,9 @@ func (c *conn) Read(p []byte) (int, error) {
 		return c.rest(p)
 	}
 	n, err := c.Conn.Read(p)
+	if c.opaque {
+		return n, err
+	}
 	good, bad := c.scanner.scan(p[:n])
 	if !bad {
 		return n, err
