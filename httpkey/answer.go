@@ -19,8 +19,13 @@ import (
 // temporary file until the commit.
 const spoolMemory = 1 << 20
 
-// errAnswerTooLarge: the answer is over Options.SpoolLimit.
-var errAnswerTooLarge = errors.New("answer is over the spool limit of a keyed request")
+// What keeps an answer from being held until the commit.
+var (
+	// errSpool: it cannot be held.
+	errSpool = errors.New("spool of an answer")
+	// errAnswerTooLarge: it is over Options.SpoolLimit.
+	errAnswerTooLarge = fmt.Errorf("%w: over the spool limit of a keyed request", errSpool)
+)
 
 // spool holds a body until the commit: memory first, then a file.
 type spool struct {
@@ -48,17 +53,20 @@ func (s *spool) Write(p []byte) (int, error) {
 	if s.file == nil {
 		file, err := os.CreateTemp("", "unavez-answer-*")
 		if err != nil {
-			return 0, fmt.Errorf("spool of an answer: %w", err)
+			return 0, fmt.Errorf("%w: %w", errSpool, err)
 		}
 		s.file = file
 		if _, err := file.Write(s.memory); err != nil {
-			return 0, fmt.Errorf("spool of an answer: %w", err)
+			return 0, fmt.Errorf("%w: %w", errSpool, err)
 		}
 		s.memory = nil
 	}
 	n, err := s.file.Write(p)
 	s.size += int64(n)
-	return n, err
+	if err != nil {
+		return n, fmt.Errorf("%w: %w", errSpool, err)
+	}
+	return n, nil
 }
 
 // front is the beginning of the body, for the sniffing of its type.
@@ -96,6 +104,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   *spool
+	lost   bool // the body could not be held
 }
 
 // bodyless statuses have no body and no Content-Length.
@@ -191,7 +200,7 @@ func (a *answer) freeze(base http.Header, limit int64) unavez.Result {
 			size += int64(len(name) + len(v))
 		}
 	}
-	if size > limit {
+	if a.lost || size > limit {
 		result.NotReplayable = true
 		return result
 	}
@@ -277,6 +286,9 @@ func replay(w http.ResponseWriter, result unavez.Result) error {
 			replaced[name] = true
 		}
 		header[name] = append(header[name], field.Value)
+	}
+	if _, set := header["Content-Type"]; !set {
+		header["Content-Type"] = nil // there was none: do not guess one
 	}
 	if !caching {
 		header.Set("Cache-Control", "no-store")

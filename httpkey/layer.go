@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/unavez/unavez"
 )
@@ -124,7 +125,6 @@ func (k *work[Tx]) do(ctx context.Context, tx Tx) (unavez.Result, error) {
 	x := k.x
 	k.rec = newRecorder(x.w.Header(), x.ResponseLimit, x.SpoolLimit)
 	k.answer, k.failed = nil, nil
-	x.rewind()
 	err := k.run(k.rec, x.r.WithContext(context.WithValue(ctx, txKey{}, tx)), tx)
 	if err != nil {
 		errors.As(err, &k.failed)
@@ -175,6 +175,7 @@ func (l *Layer[Tx]) serve(w http.ResponseWriter, r *http.Request, run func(*reco
 		if !x.CancelOnDisconnect && !stop() && ctx.Err() != nil {
 			return unavez.Result{}, context.Cause(ctx)
 		}
+		x.rewind()
 		return k.do(ctx, tx)
 	})
 	k.end(out, err)
@@ -232,7 +233,7 @@ var errReadOnly = errors.New("a safe method changes nothing")
 // transaction, under an identity that is used once, kept as briefly as can be.
 func (l *Layer[Tx]) unkeyed(w http.ResponseWriter, r *http.Request, run func(*recorder, *http.Request, Tx) error) {
 	e := l.edge
-	x := &exchange{edge: e, w: w, r: r}
+	x := &exchange{edge: e, w: w, r: r, started: time.Now()}
 	x.op = unavez.Operation{
 		Tenant: "-", Effect: effect, Key: []string{"", "unkeyed", rand.Text()},
 		Retention: unavez.MinRetention, Tombstone: -1, Limit: e.Limit,
@@ -244,27 +245,27 @@ func (l *Layer[Tx]) unkeyed(w http.ResponseWriter, r *http.Request, run func(*re
 	k := &work[Tx]{x: x, run: run}
 	defer k.close()
 	out, err := l.engine.Do(ctx, x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
-		k.rec = newRecorder(w.Header(), e.ResponseLimit, e.SpoolLimit)
-		if err := run(k.rec, r.WithContext(context.WithValue(ctx, txKey{}, tx)), tx); err != nil {
-			errors.As(err, &k.failed)
-			k.answer = k.rec.replace(k.failed.problem, e.Docs)
+		_, err := k.do(ctx, tx)
+		switch {
+		case k.failed != nil:
 			return unavez.Result{}, k.failed
-		}
-		var err error
-		if k.answer, err = k.rec.finish(); err != nil {
-			k.failed = &failure{problem: layerProblem(http.StatusInternalServerError, TypeInternal, "", err), err: err}
-			k.answer = k.rec.replace(k.failed.problem, e.Docs)
-			return unavez.Result{}, k.failed
-		}
-		switch r.Method {
-		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		case err == nil && safe(r.Method):
 			return unavez.Result{}, errReadOnly
 		}
-		return unavez.Result{Code: k.answer.status}, nil
+		return unavez.Result{Code: k.answer.status}, err
 	})
 	if errors.Is(err, errReadOnly) && k.failed == nil {
-		x.sends(k.answer, SawCompleted, nil)
+		x.sends(k.answer, SawRolledBack, nil)
 		return
 	}
 	k.end(out, err)
+}
+
+// safe methods change nothing by their definition.
+func safe(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
 }

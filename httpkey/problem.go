@@ -29,6 +29,7 @@ const (
 	TypeScope             = "scope-missing"        // 500: the scope function named no tenant or principal
 	TypeForbidden         = "replay-forbidden"     // 403: the replay hook refused
 	TypeAnswerTooLarge    = "answer-too-large"     // 500, 502: the answer is over the spool limit
+	TypePath              = "path-refused"         // 400: the path has dot segments (proxy)
 	TypeUpstreamDown      = "upstream-unreachable" // 503: nothing was sent to the application
 	TypeUpstreamSlow      = "upstream-timeout"     // 504: an unkeyed request had no answer in time
 	TypeUpstreamBroken    = "upstream-broken"      // 502: an unkeyed request had no whole answer
@@ -129,6 +130,8 @@ func titles(kind string) string {
 		return "The caller may not see this answer any more"
 	case TypeAnswerTooLarge:
 		return "The answer is too large for a keyed request"
+	case TypePath:
+		return "The path is not accepted"
 	case TypeUpstreamDown:
 		return "The application cannot be reached"
 	case TypeUpstreamSlow:
