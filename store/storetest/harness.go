@@ -48,6 +48,11 @@ type Harness[Tx any] struct {
 	// check, as a worker with a broken lock would.
 	Smuggle func(t *testing.T, id store.Identity)
 
+	// Exclusive says that a foreign transaction keeps every other writer of the
+	// database out, from its first call of Join to its end, so that nothing can
+	// be smuggled past it.
+	Exclusive bool
+
 	// Second opens another worker on the same database. Nil only where the
 	// database belongs to one worker by design.
 	Second func(t *testing.T) store.Ledger[Tx]

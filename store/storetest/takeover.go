@@ -212,6 +212,6 @@ func takeoverUnwritten[Tx any](b *bed[Tx]) {
 	txn = b.takes(b.Ledger, gate, store.Retryable)
 	b.write(txn, "half")
 	b.commitFails(txn, store.End{State: store.Completed, Result: answer("no"), Unwritten: true}, store.ErrWrote)
-	b.refused(b.Ledger, gate, store.Retryable)
+	b.look(gate, store.Retryable)
 	b.rows()
 }

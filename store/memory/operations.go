@@ -1,0 +1,210 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/unavez/unavez/store"
+)
+
+// Bounds of pages and of what a person says.
+const (
+	defaultPage = 100
+	maxPage     = 1000
+	maxActor    = 200
+)
+
+// List returns one page.
+func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if filter.Limit < 0 || filter.Limit > maxPage {
+		return nil, fmt.Errorf("list: limit %d, want 1 to %d", filter.Limit, maxPage)
+	}
+	limit := filter.Limit
+	if limit == 0 {
+		limit = defaultPage
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock()
+	var page []store.Record
+	keep := func(r store.Record) {
+		if matches(filter, r) && (filter.After == nil || order(r, store.Record{Key: filter.After.Key, Changed: filter.After.Changed}) > 0) {
+			page = append(page, r)
+		}
+	}
+	for _, a := range s.attempts {
+		keep(a.record(now))
+	}
+	for key, o := range s.outcomes {
+		if now.Before(o.kept) && s.attempts[key] == nil {
+			keep(s.ended(key, o))
+		}
+	}
+	slices.SortFunc(page, order)
+	return page[:min(limit, len(page))], nil
+}
+
+// order is by the last change and then by key.
+func order(a, b store.Record) int {
+	if c := a.Changed.Compare(b.Changed); c != 0 {
+		return c
+	}
+	return compareKeys(a.Key, b.Key)
+}
+
+func compareKeys(a, b store.Key) int { return bytes.Compare(a[:], b[:]) }
+
+func matches(f store.Filter, r store.Record) bool {
+	if len(f.States) == 0 && r.State.Final() || len(f.States) > 0 && !slices.Contains(f.States, r.State) {
+		return false
+	}
+	return (f.Tenant == nil || *f.Tenant == r.Identity.Tenant) && (f.Effect == "" || f.Effect == r.Identity.Effect)
+}
+
+// record shows the attempt as it is stored: an expired lease as Processing.
+func (a *attempt) record(now time.Time) store.Record {
+	row := a.stored(now)
+	return store.Record{
+		Key: row.Key, Identity: row.Identity, State: row.State, Attempt: row.Fence, DerivedKey: row.DerivedKey,
+		LeaseLeft: row.LeaseLeft, DueIn: row.DueIn, Reason: row.Reason, Created: row.Created, Changed: row.Changed,
+	}
+}
+
+func (s *Store) ended(key store.Key, o *outcome) store.Record {
+	r := store.Record{
+		Key: key, Identity: cloneIdentity(o.identity), State: o.frozen.State, Attempt: o.frozen.Attempt,
+		Created: o.frozen.At, Changed: o.frozen.At, Code: o.frozen.Result.Code, Size: len(o.frozen.Result.Body),
+		Damaged: o.damaged(key),
+	}
+	if history := s.transitions[key]; len(history) > 0 {
+		r.Reason = history[len(history)-1].Reason
+	}
+	return r
+}
+
+// Show returns one operation with its history and steps.
+func (s *Store) Show(ctx context.Context, key store.Key) (store.Record, []store.Transition, []store.Step, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Record{}, nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock()
+	if o := s.outcomes[key]; o.live(now) {
+		if !now.Before(o.kept) {
+			return store.Record{}, nil, nil, store.ErrNotFound
+		}
+		return s.ended(key, o), slices.Clone(s.transitions[key]), nil, nil
+	}
+	if a := s.attempts[key]; a != nil {
+		return a.record(now), slices.Clone(s.transitions[key]), s.stepsOf(key), nil
+	}
+	return store.Record{}, nil, nil, store.ErrNotFound
+}
+
+// Release makes an unknown or parked operation retryable at once.
+func (s *Store) Release(ctx context.Context, action store.Action) error {
+	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
+		return s.goOn(a, now, action, store.Unknown, store.Parked)
+	})
+}
+
+// Redrive makes a dead operation retryable at once.
+func (s *Store) Redrive(ctx context.Context, action store.Action) error {
+	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
+		return s.goOn(a, now, action, store.Dead)
+	})
+}
+
+func (s *Store) goOn(a *attempt, now time.Time, action store.Action, from ...store.State) error {
+	if !slices.Contains(from, a.row.State) {
+		return store.ErrConflict
+	}
+	s.move(a, store.Retryable, now, action.Actor, action.Reason)
+	a.due = now
+	return nil
+}
+
+// Complete ends an operation with the result that a person gives.
+func (s *Store) Complete(ctx context.Context, action store.Action, result store.Result, retention, tombstone time.Duration) error {
+	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
+		return s.close(a, now, action, store.End{State: store.Completed, Result: result}, retention, tombstone)
+	})
+}
+
+// Discard ends an operation without its effect.
+func (s *Store) Discard(ctx context.Context, action store.Action, retention, tombstone time.Duration) error {
+	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
+		return s.close(a, now, action, store.End{State: store.Discarded}, retention, tombstone)
+	})
+}
+
+func (s *Store) close(a *attempt, now time.Time, action store.Action, end store.End, retention, tombstone time.Duration) error {
+	if a.row.State == store.Processing {
+		return store.ErrConflict
+	}
+	gate := store.Gate{
+		Identity: a.row.Identity, Key: a.row.Key, Fingerprint: a.row.Fingerprint, Retention: retention, Tombstone: tombstone,
+	}
+	s.move(a, end.State, now, action.Actor, action.Reason)
+	s.put(s.freeze(gate, a.row.Fence, a.row.Fence, end))
+	return nil
+}
+
+// decide checks what all actions of people have in common. A transaction that
+// runs the operation wins over the person.
+func (s *Store) decide(ctx context.Context, action store.Action, act func(a *attempt, now time.Time) error) error {
+	if err := errors.Join(ctx.Err(), signed(action)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, a := s.clock(), s.attempts[action.Key]
+	if s.locks[action.Key] != nil || s.outcomes[action.Key].live(now) {
+		return store.ErrConflict
+	}
+	if a == nil {
+		return store.ErrNotFound
+	}
+	if action.Fence != 0 && action.Fence != a.row.Fence {
+		return store.ErrConflict
+	}
+	s.sweep(a, now)
+	return act(a, now)
+}
+
+// signed says whether an action names who acts, and why.
+func signed(action store.Action) error {
+	if n := len(action.Actor); n == 0 || n > maxActor {
+		return fmt.Errorf("action: actor of %d bytes, want 1 to %d", n, maxActor)
+	}
+	if n := len(action.Reason); n == 0 || n > maxReason {
+		return fmt.Errorf("action: reason of %d bytes, want 1 to %d", n, maxReason)
+	}
+	return nil
+}
+
+// Counts counts states as they are stored.
+func (s *Store) Counts(ctx context.Context) (store.Counts, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Counts{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock()
+	c := store.Counts{Unfinished: map[store.State]int64{}}
+	for _, a := range s.attempts {
+		c.Unfinished[a.row.State]++
+		if a.row.State != store.Processing {
+			c.OldestAtRest = max(c.OldestAtRest, now.Sub(a.row.Changed))
+		}
+	}
+	return c, nil
+}

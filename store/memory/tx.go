@@ -1,0 +1,251 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/unavez/unavez/store"
+)
+
+// errEnded is what a transaction answers after its end.
+var errEnded = errors.New("memory: transaction has ended")
+
+// Tx is a transaction over the business rows. A handler gets one from the
+// engine and leaves its end to the engine; a caller of Join opens one by
+// [Store.BeginTx] and ends it. It may be used by several goroutines, one call
+// at a time.
+type Tx struct {
+	s        *Store
+	engine   bool // the engine ends it, not who holds the Tx
+	snapshot uint64
+	writes   map[string]*string
+	pending  []*ending
+	held     []store.Key
+	timer    *time.Timer
+	deadline time.Time // by the machine's clock; zero means none
+	ended    bool
+	err      error // why it ended, where somebody must be told
+}
+
+// BeginTx opens a transaction of the caller's own, for Join. It has no limit;
+// Commit or Rollback ends it.
+func (s *Store) BeginTx(ctx context.Context) (*Tx, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open(false), nil
+}
+
+func (s *Store) open(engine bool) *Tx {
+	return &Tx{s: s, engine: engine, snapshot: s.rows.see(), writes: map[string]*string{}}
+}
+
+// Put writes a row. The error is [store.ErrLimit] or that of an ended transaction.
+func (tx *Tx) Put(key, value string) error { return tx.write(key, &value) }
+
+// Delete removes a row; one that is not there is removed as well.
+func (tx *Tx) Delete(key string) error { return tx.write(key, nil) }
+
+func (tx *Tx) write(key string, value *string) error {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.usable(); err != nil {
+		return err
+	}
+	tx.writes[key] = value
+	return nil
+}
+
+// Get reads a row as the transaction sees it.
+func (tx *Tx) Get(key string) (value string, ok bool, err error) {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.usable(); err != nil {
+		return "", false, err
+	}
+	if own, written := tx.writes[key]; written {
+		if own == nil {
+			return "", false, nil
+		}
+		return *own, true, nil
+	}
+	value, ok = tx.s.rows.get(key, tx.snapshot)
+	return value, ok, nil
+}
+
+// All returns a copy of the rows as the transaction sees them.
+func (tx *Tx) All() (map[string]string, error) {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.usable(); err != nil {
+		return nil, err
+	}
+	seen := tx.s.rows.all(tx.snapshot)
+	for key, value := range tx.writes {
+		if value == nil {
+			delete(seen, key)
+		} else {
+			seen[key] = *value
+		}
+	}
+	return seen, nil
+}
+
+// Commit ends a transaction of the caller's own. It fails with
+// [store.ErrAborted] when another transaction has written one of its rows, and
+// with [store.ErrDuplicate] or [store.ErrLeaseLost] when a joined operation was
+// ended elsewhere; then nothing of it is committed. On the engine's
+// transaction it is refused with [store.ErrForeignCommit], which ends it.
+func (tx *Tx) Commit() error {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.foreign(); err != nil {
+		return err
+	}
+	return tx.commit()
+}
+
+// Rollback gives everything up. On the engine's transaction it is refused like
+// Commit.
+func (tx *Tx) Rollback() error {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.foreign(); err != nil {
+		return err
+	}
+	tx.end(errEnded)
+	return nil
+}
+
+// foreign refuses an end that is not the holder's to order.
+func (tx *Tx) foreign() error {
+	if tx.ended {
+		return tx.err
+	}
+	if tx.engine {
+		tx.end(store.ErrForeignCommit)
+		return tx.err
+	}
+	return nil
+}
+
+// Savepoint remembers what the transaction has written so far. The returned
+// function rolls back to it, as often as wanted; outcomes of joined operations
+// that were finished in between are given up too.
+func (tx *Tx) Savepoint() (rollbackTo func() error, err error) {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.usable(); err != nil {
+		return nil, err
+	}
+	writes, pending := maps.Clone(tx.writes), len(tx.pending)
+	return func() error {
+		tx.s.mu.Lock()
+		defer tx.s.mu.Unlock()
+		if err := tx.usable(); err != nil {
+			return err
+		}
+		tx.writes = maps.Clone(writes)
+		tx.pending = tx.pending[:min(pending, len(tx.pending))]
+		return nil
+	}, nil
+}
+
+// bound ends the transaction when the limit is over.
+func (tx *Tx) bound(limit time.Duration) {
+	tx.deadline = time.Now().Add(limit)
+	tx.timer = time.AfterFunc(limit, func() {
+		tx.s.mu.Lock()
+		defer tx.s.mu.Unlock()
+		_ = tx.usable() // ends it; whoever uses it next gets the error
+	})
+}
+
+// usable tells whether the transaction is open, ending one that is over its limit.
+func (tx *Tx) usable() error {
+	if !tx.ended && !tx.deadline.IsZero() && !time.Now().Before(tx.deadline) {
+		tx.end(store.ErrLimit)
+	}
+	if tx.ended {
+		return tx.err
+	}
+	return nil
+}
+
+// take locks an operation until the transaction ends.
+func (tx *Tx) take(key store.Key) {
+	tx.s.locks[key] = &lock{owner: tx, free: make(chan struct{})}
+	tx.held = append(tx.held, key)
+}
+
+// free gives one operation's lock back, if it is still this transaction's.
+func (tx *Tx) free(key store.Key) {
+	if l := tx.s.locks[key]; l != nil && l.owner == tx {
+		delete(tx.s.locks, key)
+		close(l.free)
+	}
+}
+
+// end closes the transaction, whatever it came to, and frees its operations.
+func (tx *Tx) end(err error) {
+	if tx.ended {
+		return
+	}
+	tx.ended, tx.err = true, err
+	if tx.timer != nil {
+		tx.timer.Stop()
+	}
+	tx.s.rows.leave(tx.snapshot)
+	for _, key := range tx.held {
+		tx.free(key)
+	}
+	tx.writes, tx.pending, tx.held = nil, nil, nil
+}
+
+// commit checks everything first and then writes everything. Either way the
+// transaction has ended.
+func (tx *Tx) commit() error {
+	if err := tx.usable(); err != nil {
+		return err
+	}
+	s := tx.s
+	now := s.clock()
+	for _, e := range tx.pending {
+		if err := s.stands(e, now); err != nil {
+			tx.end(errEnded)
+			return err
+		}
+	}
+	for key := range tx.writes {
+		if s.rows.changed(key, tx.snapshot) {
+			tx.end(errEnded)
+			return fmt.Errorf("%w: row %q was written by another transaction meanwhile", store.ErrAborted, key)
+		}
+	}
+	if s.lose != nil {
+		took := *s.lose
+		s.lose = nil
+		if took {
+			tx.apply()
+		}
+		tx.end(errEnded)
+		return store.ErrCommitUnknown
+	}
+	tx.apply()
+	tx.end(errEnded)
+	return nil
+}
+
+func (tx *Tx) apply() {
+	for _, e := range tx.pending {
+		tx.s.put(e)
+	}
+	if len(tx.writes) > 0 {
+		tx.s.rows.commit(tx.writes)
+	}
+}
