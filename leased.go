@@ -62,6 +62,9 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 		return nil, err
 	}
 	if a == nil {
+		if verdict.State == store.Processing {
+			e.refused.confirmed(c.gate.Key)
+		}
 		return c.judge(verdict)
 	}
 	a.fast = fast

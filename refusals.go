@@ -1,6 +1,7 @@
 package unavez
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -11,8 +12,9 @@ import (
 const maxRefusals = 10_000
 
 // refusals remembers since when the fast lease has refused a key. A lease that
-// refuses for longer than a lease lasts is not believed any more: a renewed one
-// is then confirmed by the database, and one that lies only costs time.
+// refuses for longer than a lease lasts is not believed any more until the
+// database confirms that the operation is in flight: so a renewed lease goes on
+// sparing the database, and one that lies only costs time.
 type refusals struct {
 	mu    sync.Mutex
 	since map[store.Key]time.Time
@@ -26,19 +28,27 @@ func (r *refusals) believe(key store.Key, lease time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	first, known := r.since[key]
-	if !known {
-		if len(r.since) >= maxRefusals {
-			return false
-		}
-		r.since[key] = now
-		return true
+	if first, known := r.since[key]; known {
+		return now.Sub(first) < lease
 	}
-	if now.Sub(first) < lease {
-		return true
+	if len(r.since) >= maxRefusals {
+		maps.DeleteFunc(r.since, func(_ store.Key, first time.Time) bool { return now.Sub(first) >= lease })
 	}
-	delete(r.since, key)
-	return false
+	if len(r.since) >= maxRefusals {
+		return false
+	}
+	r.since[key] = now
+	return true
+}
+
+// confirmed believes the refusals of a key anew: the database says that the
+// operation is in flight.
+func (r *refusals) confirmed(key store.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.since[key]; known {
+		r.since[key] = time.Now()
+	}
 }
 
 // granted forgets the refusals of a key.

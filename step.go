@@ -19,6 +19,7 @@ type Attempt struct {
 	fence    int64
 	derived  string
 	created  time.Time
+	changed  time.Time
 	policy   Unknown
 	save     func(ctx context.Context, step store.Step) error // nil for the view a probe gets
 	fast     *fastLease
@@ -56,7 +57,7 @@ func (e *Engine[Tx]) newAttempt(ctx context.Context, c *call, row *store.Attempt
 func viewOf(c *call, row *store.Attempt) *Attempt {
 	return &Attempt{
 		identity: c.gate.Identity, key: row.Key, fence: row.Fence, derived: row.DerivedKey,
-		created: row.Created, policy: c.op.Unknown, steps: map[string]store.Step{}, fast: &fastLease{},
+		created: row.Created, changed: row.Changed, policy: c.op.Unknown, steps: map[string]store.Step{}, fast: &fastLease{},
 	}
 }
 
@@ -76,6 +77,11 @@ func (a *Attempt) Identity() store.Identity { return a.identity }
 // Created is when the operation's first attempt was claimed, by the database's
 // clock.
 func (a *Attempt) Created() time.Time { return a.created }
+
+// Changed is when the attempt started, or, for the attempt that a [Probe] gets,
+// when it ended without telling, by the database's clock. A probe that must
+// wait for the first call to settle counts from it.
+func (a *Attempt) Changed() time.Time { return a.changed }
 
 // Held reports whether the lease is still ours, by the monotonic clock of this
 // worker. It is what can be known right before a call leaves the host.
