@@ -83,7 +83,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 // attempt at rest is in the way. A result comes with the attempt when a probe
 // said that the effect has happened. A nil attempt comes with the verdict.
 func (e *Engine[Tx]) claim(ctx context.Context, c *call) (*Attempt, *Result, store.Verdict, error) {
-	request := store.Claim{Gate: c.gate, Lease: c.op.Lease, DerivedKey: c.gate.Identity.DerivedKey("")}
+	request := store.Claim{Gate: c.gate, Lease: c.op.Lease, DerivedKey: c.gate.Identity.DerivedKey(""), Origin: c.op.Origin}
 	at := time.Now()
 	row, verdict, err := e.attempts.Claim(ctx, request)
 	if err != nil {

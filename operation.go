@@ -60,6 +60,10 @@ type Operation struct {
 	// attempt ended without telling: Hold (also when nil), Retry, Steps or a
 	// Probe.
 	Unknown Unknown
+	// Origin says where the operation came from, such as a route's pattern; it
+	// is kept with the unfinished operation for whoever finds it at rest. Only
+	// lease mode stores it; at most 1 KiB.
+	Origin string
 	// OwnsRetries says that the caller is the one who runs this operation
 	// again when it is retryable and due. Lease always does.
 	OwnsRetries bool
@@ -151,6 +155,9 @@ func (op Operation) validate(singleTenant bool) error {
 	}
 	if op.Payload != nil && op.Fingerprint.Sum != nil {
 		fault("payload: set either Payload or Fingerprint, not both")
+	}
+	if len(op.Origin) > store.MaxPartSize {
+		fault("origin: %d bytes, at most %d", len(op.Origin), store.MaxPartSize)
 	}
 	if len(op.Fingerprint.Sum) > 64 || op.Fingerprint.Version < 0 || op.Fingerprint.Version > 1<<15-1 {
 		fault("fingerprint: at most 64 bytes, version 0 to 32767")

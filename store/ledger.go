@@ -53,6 +53,8 @@ type Attempt struct {
 	Fingerprint Fingerprint
 	// DerivedKey is what outside calls carry.
 	DerivedKey string
+	// Origin says where the operation came from, such as a route; see Claim.
+	Origin string
 	// LeaseLeft is what remained of the lease when the row was read, for
 	// Processing; zero or negative when it has expired.
 	LeaseLeft time.Duration
@@ -138,6 +140,10 @@ type Claim struct {
 	Lease time.Duration
 	// DerivedKey is stored at the first claim and never changes.
 	DerivedKey string
+	// Origin is stored at the first claim and never changes: where the
+	// operation came from, such as the pattern of a route, so that whoever
+	// finds it at rest knows whose it is. At most 1 KiB; may be empty.
+	Origin string
 }
 
 // Rest is how a holder ends its attempt without an outcome.

@@ -38,8 +38,9 @@ type Record struct {
 	State State
 	// Attempt is the number of its last attempt.
 	Attempt int64
-	// DerivedKey that its outside calls carry, for unfinished operations.
-	DerivedKey string
+	// DerivedKey that its outside calls carry, and Origin, where it came from,
+	// for unfinished operations.
+	DerivedKey, Origin string
 	// LeaseLeft for Processing, DueIn for Retryable, as in Attempt.
 	LeaseLeft, DueIn time.Duration
 	// Reason of the last transition.

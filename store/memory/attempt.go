@@ -102,7 +102,7 @@ func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, s
 		delete(s.transitions, claim.Key)
 		a = &attempt{row: store.Attempt{
 			Key: claim.Key, Identity: cloneIdentity(claim.Identity), Fingerprint: cloneFingerprint(claim.Fingerprint),
-			DerivedKey: claim.DerivedKey, Created: now,
+			DerivedKey: claim.DerivedKey, Origin: claim.Origin, Created: now,
 		}, steps: map[string]store.Step{}}
 		s.attempts[claim.Key] = a
 	}

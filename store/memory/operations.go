@@ -72,7 +72,7 @@ func matches(f store.Filter, r store.Record) bool {
 func (a *attempt) record(now time.Time) store.Record {
 	row := a.stored(now)
 	return store.Record{
-		Key: row.Key, Identity: row.Identity, State: row.State, Attempt: row.Fence, DerivedKey: row.DerivedKey,
+		Key: row.Key, Identity: row.Identity, State: row.State, Attempt: row.Fence, DerivedKey: row.DerivedKey, Origin: row.Origin,
 		LeaseLeft: row.LeaseLeft, DueIn: row.DueIn, Reason: row.Reason, Created: row.Created, Changed: row.Changed,
 	}
 }

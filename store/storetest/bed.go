@@ -62,7 +62,7 @@ func gateOf(id store.Identity) store.Gate {
 
 // claimOf asks for the lease of the gate's operation.
 func claimOf(gate store.Gate) store.Claim {
-	return store.Claim{Gate: gate, Lease: lease, DerivedKey: gate.Identity.DerivedKey("")}
+	return store.Claim{Gate: gate, Lease: lease, DerivedKey: gate.Identity.DerivedKey(""), Origin: "POST /orders"}
 }
 
 // answer is a result with a body of its own.

@@ -98,7 +98,7 @@ func claimTells[Tx any](b *bed[Tx]) {
 	gate := b.gate("claimed", "with two parts")
 	a := b.claim(gate)
 	if a.Key != gate.Key || a.Identity.Key() != gate.Key || a.Fence != 1 || a.State != store.Processing ||
-		!a.Fingerprint.Equal(gate.Fingerprint) || a.DerivedKey != gate.Identity.DerivedKey("") {
+		!a.Fingerprint.Equal(gate.Fingerprint) || a.DerivedKey != gate.Identity.DerivedKey("") || a.Origin != "POST /orders" {
 		b.Errorf("first attempt: %+v", a)
 	}
 	if a.Identity.Text() != gate.Identity.Text() {

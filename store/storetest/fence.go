@@ -27,7 +27,7 @@ func expiredUnknown[Tx any](b *bed[Tx]) {
 		b.Helper()
 		b.verdict(call, v, store.Unknown)
 		if v.Attempt.Fence != 1 || v.Attempt.Key != gate.Key || !v.Attempt.Fingerprint.Equal(gate.Fingerprint) ||
-			v.Attempt.DerivedKey != gate.Identity.DerivedKey("") {
+			v.Attempt.DerivedKey != gate.Identity.DerivedKey("") || v.Attempt.Origin != "POST /orders" {
 			b.Errorf("%s: attempt %+v", call, v.Attempt)
 		}
 	}

@@ -62,7 +62,7 @@ func listUnfinished[Tx any](b *bed[Tx]) {
 	}
 	for _, r := range records {
 		gate := b.gate(r.State.String())
-		if r.Key != gate.Key || r.Identity.Text() != gate.Identity.Text() || r.Attempt != 1 || r.DerivedKey != gate.Identity.DerivedKey("") ||
+		if r.Key != gate.Key || r.Identity.Text() != gate.Identity.Text() || r.Attempt != 1 || r.DerivedKey != gate.Identity.DerivedKey("") || r.Origin != "POST /orders" ||
 			r.Created.IsZero() || r.Changed.Before(r.Created) || r.Damaged || r.Code != 0 || r.Size != 0 {
 			b.Errorf("record of %v: %+v", r.State, r)
 		}
