@@ -124,9 +124,10 @@ func (s *Store) Redrive(ctx context.Context, action store.Action) error {
 }
 
 func (s *Store) goOn(a *attempt, now time.Time, action store.Action, from ...store.State) error {
-	if !slices.Contains(from, a.row.State) {
+	if !slices.Contains(from, a.seen(now).State) {
 		return store.ErrConflict
 	}
+	s.sweep(a, now)
 	s.move(a, store.Retryable, now, action.Actor, action.Reason)
 	a.due = now
 	return nil
@@ -147,9 +148,10 @@ func (s *Store) Discard(ctx context.Context, action store.Action, retention, tom
 }
 
 func (s *Store) close(a *attempt, now time.Time, action store.Action, end store.End, retention, tombstone time.Duration) error {
-	if a.row.State == store.Processing {
+	if a.seen(now).State == store.Processing {
 		return store.ErrConflict
 	}
+	s.sweep(a, now)
 	gate := store.Gate{
 		Identity: a.row.Identity, Key: a.row.Key, Fingerprint: a.row.Fingerprint, Retention: retention, Tombstone: tombstone,
 	}
@@ -176,7 +178,6 @@ func (s *Store) decide(ctx context.Context, action store.Action, act func(a *att
 	if action.Fence != 0 && action.Fence != a.row.Fence {
 		return store.ErrConflict
 	}
-	s.sweep(a, now)
 	return act(a, now)
 }
 

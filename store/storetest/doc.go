@@ -24,7 +24,7 @@
 //   - Release, Redrive, Complete and Discard answer ErrNotFound where nothing
 //     is known, ErrConflict where the state or the fence does not allow them or
 //     the operation's lock is held, and any other error for an action without
-//     actor or reason.
+//     actor or reason. A refused action writes nothing.
 //   - Slices that go in or come out are the caller's: the store keeps copies.
 //
 // # How the suite treats a store
