@@ -16,7 +16,7 @@ func fenceTests[Tx any]() []test[Tx] {
 		{name: "an attempt is taken over by its exact fence only", run: takeoverByFence[Tx]},
 		{name: "a holder that was taken over can write nothing", run: zombie[Tx]},
 		{name: "a late answer that nobody has overtaken is accepted", run: lateAnswer[Tx]},
-		{name: "the derived key of the first claim is kept", run: derivedKey[Tx]},
+		{name: "the derived key and the origin of the first claim are kept", run: derivedKey[Tx]},
 	}
 }
 
@@ -133,11 +133,11 @@ func derivedKey[Tx any](b *bed[Tx]) {
 	b.must("Claim", err)
 	for fence := int64(1); fence < 4; fence++ {
 		b.Advance(b.T, lease+margin)
-		claim.From, claim.DerivedKey = fence, fmt.Sprintf("uv1-another-%d", fence)
+		claim.From, claim.DerivedKey, claim.Origin = fence, fmt.Sprintf("uv1-another-%d", fence), "PUT /orders"
 		a, _, err := b.attempts.Claim(b.ctx, claim)
 		b.must("Claim", err)
-		if a == nil || a.DerivedKey != "uv1-first" {
-			b.Fatalf("attempt %d: %+v, want the first derived key", fence+1, a)
+		if a == nil || a.DerivedKey != "uv1-first" || a.Origin != "POST /orders" {
+			b.Fatalf("attempt %d: %+v, want the first derived key and origin", fence+1, a)
 		}
 	}
 }
