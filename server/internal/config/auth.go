@@ -56,12 +56,12 @@ func (c *checker) forward(a *Auth) {
 	set(&a.TenantHeader, "X-Tenant")
 	set(&a.PrincipalHeader, "X-Principal")
 	for field, name := range map[string]string{"tenant_header": a.TenantHeader, "principal_header": a.PrincipalHeader} {
-		if !isHeader(name) {
+		if !IsHeader(name) {
 			c.fault("auth."+field, "%q is not the name of a header", name)
 		}
 	}
 	for i, name := range a.Headers {
-		if !isHeader(name) {
+		if !IsHeader(name) {
 			c.fault(fmt.Sprintf("auth.headers[%d]", i), "%q is not the name of a header", name)
 		}
 	}

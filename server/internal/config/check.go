@@ -109,12 +109,13 @@ func (c *checker) listeners() {
 	l := &c.config.Limits
 	set(&c.config.Listen, DefaultListen)
 	set(&c.config.Admin.Listen, DefaultAdminListen)
-	set(&l.Connections, DefaultConnections)
-	set(&l.HeaderSize, DefaultHeaderSize)
-	set(&l.HeaderTimeout, DefaultHeaderTimeout)
-	set(&l.ReadTimeout, DefaultReadTimeout)
-	set(&l.IdleTimeout, DefaultIdleTimeout)
-	set(&l.Drain, DefaultDrain)
+	otherwise := DefaultLimits()
+	set(&l.Connections, otherwise.Connections)
+	set(&l.HeaderSize, otherwise.HeaderSize)
+	set(&l.HeaderTimeout, otherwise.HeaderTimeout)
+	set(&l.ReadTimeout, otherwise.ReadTimeout)
+	set(&l.IdleTimeout, otherwise.IdleTimeout)
+	set(&l.Drain, otherwise.Drain)
 	within(c, "limits.connections", l.Connections, 1, 1_000_000)
 	within(c, "limits.header_size", l.HeaderSize, 1<<10, 1<<20)
 	within(c, "limits.header_timeout", l.HeaderTimeout, 100*time.Millisecond, time.Minute)
@@ -278,18 +279,20 @@ func within[T int | Size | time.Duration](c *checker, path string, value, low, h
 	}
 }
 
+// DefaultLimits of the listeners.
+func DefaultLimits() Limits {
+	return Limits{
+		Connections: 10_000, HeaderSize: 64 << 10, HeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
+		IdleTimeout: 2 * time.Minute, Drain: 20 * time.Second,
+	}
+}
+
 // Defaults of what only the binary has. The others are those of the library.
 const (
-	DefaultListen        = "127.0.0.1:8080"
-	DefaultAdminListen   = "127.0.0.1:8081"
-	DefaultConnections   = 10_000
-	DefaultHeaderSize    = Size(64 << 10)
-	DefaultHeaderTimeout = 10 * time.Second
-	DefaultReadTimeout   = 30 * time.Second
-	DefaultIdleTimeout   = 2 * time.Minute
-	DefaultDrain         = 20 * time.Second
-	DefaultTimeout       = unavez.DefaultLease
-	DefaultAuthTimeout   = 5 * time.Second
-	DefaultProbeTimeout  = 5 * time.Second
-	DefaultDocsURL       = "https://github.com/unavez/unavez/blob/main/docs/http-api.md"
+	DefaultListen       = "127.0.0.1:8080"
+	DefaultAdminListen  = "127.0.0.1:8081"
+	DefaultTimeout      = unavez.DefaultLease
+	DefaultAuthTimeout  = 5 * time.Second
+	DefaultProbeTimeout = 5 * time.Second
+	DefaultDocsURL      = "https://github.com/unavez/unavez/blob/main/docs/http-api.md"
 )

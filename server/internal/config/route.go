@@ -100,13 +100,13 @@ func (c *checker) statuses(path string, r *Route) {
 			c.fault(fmt.Sprintf("%s.final[%d]", path, i), "%d, want a status from 500 to 599 (others are final anyway)", status)
 		}
 	}
-	if name := r.DerivedKeyHeader; name != "" && !isHeader(name) {
+	if name := r.DerivedKeyHeader; name != "" && !IsHeader(name) {
 		c.fault(path+".derived_key_header", "%q is not the name of a header", name)
 	}
 }
 
-// isHeader tells the name of a header, RFC 9110 5.6.2.
-func isHeader(name string) bool {
+// IsHeader reports whether a text is the name of a header (RFC 9110 5.6.2).
+func IsHeader(name string) bool {
 	return name != "" && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
@@ -170,7 +170,7 @@ func (c *checker) probe(path string, r *Route) {
 		}
 	}
 	for name, value := range p.Headers {
-		if !isHeader(name) {
+		if !IsHeader(name) {
 			c.fault(path+".headers", "%q is not the name of a header", name)
 		}
 		if _, err := answer.Fill(value.Reveal(), answer.Places{}, nil); err != nil {

@@ -111,7 +111,7 @@ func (a *Asker) question(ctx context.Context, s Subject) (*http.Request, error) 
 		places.Principal, places.Key = s.Identity.Parts[0], s.Identity.Parts[1]
 	}
 	path, query, asked := strings.Cut(a.config.URL, "?")
-	filled, err := answer.Fill(path, places, url.PathEscape)
+	filled, err := answer.Fill(path, places, escapeSegment)
 	if err != nil {
 		return nil, err
 	}
@@ -138,3 +138,7 @@ func (a *Asker) question(ctx context.Context, s Subject) (*http.Request, error) 
 	}
 	return req, nil
 }
+
+// escapeSegment keeps a value within its segment of a path: a key of dots is
+// no way upwards.
+func escapeSegment(s string) string { return strings.ReplaceAll(url.PathEscape(s), ".", "%2E") }

@@ -1,0 +1,204 @@
+// Command unavez makes every operation take effect once: an Idempotency-Key
+// layer in front of an HTTP application in any language.
+//
+//	unavez serve            the built-in orders example, or ./unavez.yaml
+//	unavez serve FILE       the configuration FILE
+//	unavez check FILE       every fault of a configuration at once
+//	unavez ops list         operations that need a person
+//
+// It exits with 0 when all went well, 1 when something is wrong with what it
+// was asked to do, and 2 when it was asked wrongly.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/unavez/unavez/server"
+)
+
+func main() { os.Exit(run()) }
+
+// Exit codes.
+const (
+	exitFault = 1
+	exitUsage = 2
+)
+
+// errUsage marks a command that was given wrongly.
+type errUsage struct{ error }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// The first signal asks for a graceful stop; a second one gets the default,
+	// which is to end at once.
+	context.AfterFunc(ctx, stop)
+	root := command()
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var faulty *server.ConfigError
+	if errors.As(err, &faulty) {
+		fmt.Fprintln(os.Stderr, err)
+		return exitFault
+	}
+	fmt.Fprintln(os.Stderr, "unavez:", err)
+	var usage errUsage
+	if errors.As(err, &usage) {
+		fmt.Fprintln(os.Stderr, "see unavez --help")
+		return exitUsage
+	}
+	return exitFault
+}
+
+// version is that of the module, or of the commit it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "(devel)"
+	}
+	return info.Main.Version
+}
+
+// command makes the tree of commands.
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "unavez",
+		Short: "Make every operation take effect once",
+		Long: `unavez stands in front of an HTTP application. A request that carries an
+Idempotency-Key takes effect once, however often it arrives: every repeat gets
+the first answer again, byte for byte.
+
+Without a configuration "unavez serve" runs a small example; its output says
+what to try.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          usage(cobra.NoArgs),
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errUsage{err} })
+	root.AddCommand(serveCommand(), checkCommand(), opsCommand(), migrateCommand(), versionCommand())
+	return root
+}
+
+// usage marks wrong arguments.
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return errUsage{err}
+		}
+		return nil
+	}
+}
+
+func serveCommand() *cobra.Command {
+	var o server.Options
+	c := &cobra.Command{
+		Use:   "serve [FILE]",
+		Short: "Serve requests",
+		Long: `Serve reads FILE, or ./unavez.yaml when no FILE is named. When there is neither,
+it runs the built-in orders example on 127.0.0.1:8080 and says what to try; the
+example keeps its data in ./unavez-example.db.
+
+Operators have a listener of their own, 127.0.0.1:8081: a JSON API, /metrics,
+/healthz and /readyz.
+
+A changed FILE is taken over while running, also on SIGHUP; one with a fault is
+refused and the old configuration goes on. SIGTERM and SIGINT stop gracefully, a
+second signal at once.`,
+		Example: "  unavez serve\n  unavez serve unavez.yaml",
+		Args:    usage(cobra.MaximumNArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.File = args[0]
+			}
+			hangups := make(chan os.Signal, 1)
+			signal.Notify(hangups, syscall.SIGHUP)
+			defer signal.Stop(hangups)
+			reload := make(chan struct{}, 1)
+			o.Reload = reload
+			go func() {
+				for {
+					select {
+					case <-c.Context().Done():
+						return
+					case <-hangups:
+						select {
+						case reload <- struct{}{}:
+						default: // one is waiting already
+						}
+					}
+				}
+			}()
+			o.Out, o.Log, o.Version = os.Stdout, os.Stderr, version()
+			return server.Serve(c.Context(), o)
+		},
+	}
+	c.Flags().StringVar(&o.Listen, "listen", "", "address for requests, in the place of the configured one")
+	c.Flags().StringVar(&o.AdminListen, "admin-listen", "", "address for operators, in the place of the configured one")
+	return c
+}
+
+func checkCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Report every fault of a configuration",
+		Long: `Check reads FILE and reports every fault of it at once, each with its line, its
+field and the way out. Nothing is opened or called. It exits with 1 when there is
+a fault.`,
+		Args: usage(cobra.ExactArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := server.Check(args[0]); err != nil {
+				return err
+			}
+			fmt.Println(args[0] + ": ok")
+			return nil
+		},
+	}
+}
+
+func migrateCommand() *cobra.Command {
+	var o server.OpsOptions
+	c := &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring a store to this version",
+		Long: `Migrate opens the store and brings its tables to this version. Serve does so by
+itself; this is for doing it at a time of one's own.`,
+		Example: "  unavez migrate --config unavez.yaml\n  unavez migrate --store unavez.db",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			path, err := server.Migrate(o)
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%s is of this version\n", path)
+			return nil
+		},
+	}
+	storeFlags(c, &o)
+	return c
+}
+
+func storeFlags(c *cobra.Command, o *server.OpsOptions) {
+	c.PersistentFlags().StringVar(&o.Config, "config", "", "configuration whose store is opened directly")
+	c.PersistentFlags().StringVar(&o.Store, "store", "", "file of the store, opened directly")
+	c.MarkFlagsMutuallyExclusive("config", "store")
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Say which version this is",
+		Args:  usage(cobra.NoArgs),
+		Run:   func(*cobra.Command, []string) { fmt.Println("unavez", version()) },
+	}
+}

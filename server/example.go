@@ -1,0 +1,100 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/server/internal/config"
+	"github.com/unavez/unavez/server/internal/orders"
+)
+
+// ExampleFile is the store of the built-in example.
+const ExampleFile = "unavez-example.db"
+
+// exampleHeader is on every answer of the example.
+const exampleHeader = "Unavez-Example"
+
+// exampleConfig is what the example runs with: the defaults, loopback only.
+func exampleConfig(o *Options) (*loaded, error) {
+	c := &config.Config{Path: ExampleFile, Listen: config.DefaultListen, Admin: config.Admin{Listen: config.DefaultAdminListen}}
+	if o.Listen != "" {
+		c.Listen = o.Listen
+	}
+	if o.AdminListen != "" {
+		c.Admin.Listen = o.AdminListen
+	}
+	for _, address := range []string{c.Listen, c.Admin.Listen} {
+		if !config.Loopback(address) {
+			return nil, fmt.Errorf("%s: the example listens on loopback only (write a configuration: unavez serve FILE)", address)
+		}
+	}
+	c.Log = config.Log{Level: "info", Format: "auto"}
+	c.Limits = config.DefaultLimits()
+	c.DocsURL = config.DefaultDocsURL
+	return &loaded{config: c, name: "(built-in example)", example: true}, nil
+}
+
+// example makes the site of the orders example.
+func (p *process) example(ctx context.Context, c *config.Config) (*site, error) {
+	shop, err := orders.Open(ctx, p.storage.db, func(d time.Duration) { p.log.Info("the example pauses, as asked", "for", d) })
+	if err != nil {
+		return nil, err
+	}
+	layer, err := httpkey.New(p.engine, nil, &httpkey.Options{
+		SingleTenant: true,
+		Docs:         c.DocsURL,
+		Logger:       p.log,
+		Observe: func(seen httpkey.Observation) {
+			p.metrics.Request(seen)
+			access(p.log, "orders example", seen)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	route := &config.Route{Limit: 10 * time.Second, Methods: []string{http.MethodPost}}
+	inner := within(route, p.log, shop.Handler(layer))
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(exampleHeader, "orders")
+		inner.ServeHTTP(w, r)
+	})
+	return &site{config: c, handler: handler, close: func() {}}, nil
+}
+
+// exampleLines tell a newcomer what to do. Every command works as it stands.
+func exampleLines(w io.Writer, requests, admin, file string) {
+	// A terminal that has gone is no reason not to serve.
+	_, _ = fmt.Fprintf(w, `EXAMPLE  There is no %[4]s here, so this is the built-in orders example.
+EXAMPLE  requests  http://%[1]s
+EXAMPLE  admin     http://%[2]s  (operations, /metrics, /healthz)
+EXAMPLE  data      ./%[3]s  (remove it to start anew)
+
+1. Send an order:
+
+   curl -i http://%[1]s/orders -H 'Idempotency-Key: order-1' -H 'Content-Type: application/json' \
+     -d '{"customer":"c-1","currency":"BRL","items":[{"sku":"A","quantity":2,"unit_price":1500}]}'
+
+2. Send it again, with the same key: the same answer byte for byte, marked Idempotent-Replayed, and still one order:
+
+   curl -i http://%[1]s/orders -H 'Idempotency-Key: order-1' -H 'Content-Type: application/json' \
+     -d '{"customer":"c-1","currency":"BRL","items":[{"sku":"A","quantity":2,"unit_price":1500}]}'
+   curl http://%[1]s/orders
+
+3. Send another one that pauses in the middle, kill this process meanwhile (kill -9 %[5]s), start it again and repeat:
+
+   curl -i http://%[1]s/orders -H 'Idempotency-Key: order-2' -H 'Content-Type: application/json' -H 'Example-Pause: 8s' \
+     -d '{"customer":"c-2","currency":"BRL","items":[{"sku":"B","quantity":1,"unit_price":700}]}'
+
+4. Pay an order (ORDER is its id). It moves from pending to paid once:
+
+   curl -i http://%[1]s/orders/ORDER/payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' \
+     -d '{"amount":3000,"currency":"BRL"}'
+
+`, requests, admin, file, DefaultFile, strconv.Itoa(os.Getpid()))
+}

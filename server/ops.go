@@ -1,0 +1,296 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/server/internal/admin"
+	"github.com/unavez/unavez/server/internal/config"
+	"github.com/unavez/unavez/store"
+)
+
+// DefaultAdmin is where a server on this host listens for operators.
+const DefaultAdmin = "http://" + config.DefaultAdminListen
+
+// OpsOptions say how operations are reached: over a server's admin listener, or
+// in its store directly, whether it runs or not.
+type OpsOptions struct {
+	// Admin is the URL of the admin listener; empty means DefaultAdmin.
+	Admin string
+	// Token for it; empty where it needs none.
+	Token string
+	// Config, when not empty, names a configuration whose store is opened.
+	Config string
+	// Store, when not empty, is the path of the store's file, which is opened.
+	Store string
+}
+
+// Ops is an operator's hand on operations. Close it when done.
+type Ops struct {
+	client *http.Client
+	base   string
+	token  string
+	close  func() error
+}
+
+// OpenOps makes ready to work on operations.
+func OpenOps(o OpsOptions) (*Ops, error) {
+	path := o.Store
+	retention, tombstone := unavez.DefaultRetention, unavez.DefaultTombstone
+	switch {
+	case o.Store != "" && o.Config != "":
+		return nil, errors.New("--store and --config name two stores: give one")
+	case o.Config != "":
+		l, err := read(o.Config, &Options{})
+		if err != nil {
+			return nil, err
+		}
+		path = l.config.Path
+		retention, tombstone = longestKept(l.config)
+	}
+	if path == "" {
+		base := o.Admin
+		if base == "" {
+			base = DefaultAdmin
+		}
+		u, err := url.Parse(base)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return nil, fmt.Errorf("--admin: %q is not an http:// or https:// URL", base)
+		}
+		// An operator's own machine and network: no policy, but no redirect
+		// either, which could carry the token elsewhere.
+		client := &http.Client{
+			Timeout:       time.Minute,
+			Transport:     &http.Transport{Proxy: nil, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, DisableKeepAlives: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+		return &Ops{client: client, base: strings.TrimSuffix(base, "/"), token: o.Token, close: func() error { return nil }}, nil
+	}
+	path = strings.TrimPrefix(path, "sqlite:")
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	s, err := openStorage(path)
+	if err != nil {
+		return nil, err
+	}
+	handler := admin.New(admin.Options{Operations: s.store, Keep: func() (time.Duration, time.Duration) { return retention, tombstone }})
+	return &Ops{client: &http.Client{Transport: inProcess{handler}}, base: "http://localhost", close: s.close}, nil
+}
+
+// Close gives the store back.
+func (o *Ops) Close() error { return o.close() }
+
+// inProcess answers requests by a handler, without a network: a store that is
+// opened directly is worked on by the same API.
+type inProcess struct{ handler http.Handler }
+
+func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := &written{header: http.Header{}, status: http.StatusOK}
+	r = r.Clone(r.Context())
+	r.Host = r.URL.Host
+	t.handler.ServeHTTP(w, r)
+	return &http.Response{StatusCode: w.status, Header: w.header, Body: io.NopCloser(&w.body), Request: r}, nil
+}
+
+type written struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (w *written) Header() http.Header         { return w.header }
+func (w *written) WriteHeader(status int)      { w.status = status }
+func (w *written) Write(p []byte) (int, error) { return w.body.Write(p) }
+
+// call sends one request to the API.
+func (o *Ops) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		encoded, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, o.base+path, body)
+	if err != nil {
+		return err
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if o.token != "" {
+		req.Header.Set("Authorization", "Bearer "+o.token)
+	}
+	resp, err := o.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w\nis the server running? --store FILE opens its store directly", err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return json.Unmarshal(answer, out)
+	}
+	var problem struct{ Detail string }
+	if json.Unmarshal(answer, &problem) != nil || problem.Detail == "" {
+		problem.Detail = http.StatusText(resp.StatusCode)
+	}
+	if resp.StatusCode == http.StatusUnauthorized {
+		problem.Detail += " (set UNAVEZ_ADMIN_TOKEN, or give --token-file)"
+	}
+	return errors.New(printable(problem.Detail))
+}
+
+// ListOptions select operations.
+type ListOptions struct {
+	// States wanted; none means the unfinished ones.
+	States []string
+	// Tenant and Effect, when not empty, select by those.
+	Tenant, Effect string
+	// Limit is how many are listed at most.
+	Limit int
+}
+
+// List writes operations, those at rest longest first.
+func (o *Ops) List(ctx context.Context, w io.Writer, asJSON bool, l ListOptions) error {
+	query := url.Values{}
+	if len(l.States) > 0 {
+		query.Set("state", strings.Join(l.States, ","))
+	}
+	if l.Tenant != "" {
+		query.Set("tenant", l.Tenant)
+	}
+	if l.Effect != "" {
+		query.Set("effect", l.Effect)
+	}
+	all := admin.Page{Operations: []admin.Operation{}}
+	for len(all.Operations) < l.Limit {
+		query.Set("limit", fmt.Sprint(min(l.Limit-len(all.Operations), 1000)))
+		var page admin.Page
+		if err := o.call(ctx, http.MethodGet, "/api/operations?"+query.Encode(), nil, &page); err != nil {
+			return err
+		}
+		all.Operations = append(all.Operations, page.Operations...)
+		all.Next = page.Next
+		if page.Next == "" {
+			break
+		}
+		query.Set("after", page.Next)
+	}
+	if asJSON {
+		return writeJSON(w, all)
+	}
+	return writeTable(w, all)
+}
+
+// Show writes one operation with its history. It is named by its key or by its
+// name, as a list shows them.
+func (o *Ops) Show(ctx context.Context, w io.Writer, asJSON bool, name string) error {
+	path, err := operationPath(name)
+	if err != nil {
+		return err
+	}
+	var op admin.Operation
+	if err := o.call(ctx, http.MethodGet, path, nil, &op); err != nil {
+		return err
+	}
+	return writeOperation(w, asJSON, op)
+}
+
+// Decision is what an operator decides about an operation at rest.
+type Decision struct {
+	// Action is release, redrive, complete or discard.
+	Action string
+	// By is who decides, Reason why.
+	By, Reason string
+	// Attempt, when not 0, is the one that was looked at: the decision is
+	// refused when there has been another since.
+	Attempt int64
+	// Status, Header ("Name: value") and Body are the answer, for complete.
+	Status int
+	// Header lines of the answer.
+	Header []string
+	// Body of the answer.
+	Body []byte
+}
+
+// Act carries a decision out and writes what became of the operation.
+func (o *Ops) Act(ctx context.Context, w io.Writer, asJSON bool, name string, d Decision) error {
+	path, err := operationPath(name)
+	if err != nil {
+		return err
+	}
+	in := admin.Decision{By: d.By, Reason: d.Reason, Attempt: d.Attempt}
+	if d.Action == "complete" {
+		in.Result = &admin.Result{Status: d.Status, Body: d.Body}
+		typed := false
+		for _, line := range d.Header {
+			field, value, ok := strings.Cut(line, ":")
+			if !ok {
+				return fmt.Errorf("--header: %q is not Name: value", line)
+			}
+			typed = typed || strings.EqualFold(field, "Content-Type")
+			in.Result.Header = append(in.Result.Header, [2]string{field, strings.TrimSpace(value)})
+		}
+		if !typed && len(d.Body) > 0 {
+			kind := "text/plain; charset=utf-8"
+			if json.Valid(d.Body) {
+				kind = "application/json"
+			}
+			in.Result.Header = append(in.Result.Header, [2]string{"Content-Type", kind})
+		}
+	}
+	var op admin.Operation
+	if err := o.call(ctx, http.MethodPost, path+"/"+d.Action, in, &op); err != nil {
+		return err
+	}
+	return writeOperation(w, asJSON, op)
+}
+
+// operationPath finds the key of an operation that is named either way.
+func operationPath(name string) (string, error) {
+	key, err := store.ParseKey(name)
+	if err != nil {
+		id, err := store.ParseText(name)
+		if err != nil {
+			return "", fmt.Errorf("%q is neither a key (32 hexadecimal digits) nor a name (tenant/http/principal/key), as unavez ops list shows them", name)
+		}
+		key = id.Key()
+	}
+	return "/api/operations/" + key.String(), nil
+}
+
+// Migrate opens a store and brings its tables to this version.
+func Migrate(o OpsOptions) (path string, err error) {
+	path = strings.TrimPrefix(o.Store, "sqlite:")
+	if o.Config != "" {
+		l, err := read(o.Config, &Options{})
+		if err != nil {
+			return "", err
+		}
+		path = l.config.Path
+	}
+	if path == "" {
+		return "", errors.New("no store named")
+	}
+	s, err := openStorage(path)
+	if err != nil {
+		return "", err
+	}
+	return path, s.close()
+}

@@ -1,0 +1,269 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/server/internal/admin"
+	"github.com/unavez/unavez/server/internal/config"
+	"github.com/unavez/unavez/server/internal/framing"
+	"github.com/unavez/unavez/server/internal/observe"
+)
+
+// Options of [Serve]. Only Out and Log are required.
+type Options struct {
+	// File is the configuration. Empty means ./unavez.yaml, and the example
+	// when there is none.
+	File string
+	// Listen and AdminListen, when not empty, take the place of the addresses
+	// in the configuration.
+	Listen, AdminListen string
+	// Out gets the start lines for people.
+	Out io.Writer
+	// Log gets the log lines.
+	Log io.Writer
+	// Version of the binary.
+	Version string
+	// Reload asks for the configuration to be read again, like a change of the
+	// file does; nil means only the latter.
+	Reload <-chan struct{}
+	// Poll is the time between looks at the file; default 2 s.
+	Poll time.Duration
+	// Started, when not nil, is told the addresses once both listeners take
+	// connections.
+	Started func(requests, admin string)
+}
+
+// process is a running server.
+type process struct {
+	parts
+	opts      Options
+	started   *config.Config // what cannot change
+	site      atomic.Pointer[site]
+	storage   *storage
+	listeners struct{ requests, admin *framing.Listener }
+	level     *slog.LevelVar
+	stopping  atomic.Bool
+}
+
+// Serve runs until ctx ends, and then stops gracefully; an error means that it
+// could not start or had to stop. See the package comment.
+func Serve(ctx context.Context, o Options) error {
+	if o.Poll == 0 {
+		o.Poll = 2 * time.Second
+	}
+	loaded, err := load(&o)
+	if err != nil {
+		return err
+	}
+	p := &process{opts: o, started: loaded.config, level: &slog.LevelVar{}}
+	p.level.Set(observe.Level(loaded.config.Log.Level))
+	p.log = observe.Logger(o.Log, loaded.config.Log.Format, p.level)
+	if err := p.open(ctx, loaded); err != nil {
+		return errors.Join(err, p.close(context.WithoutCancel(ctx)))
+	}
+	err = p.run(ctx, loaded)
+	return errors.Join(err, p.close(context.WithoutCancel(ctx)))
+}
+
+// open makes everything that lives as long as the process.
+func (p *process) open(ctx context.Context, loaded *loaded) error {
+	c := loaded.config
+	var err error
+	if p.storage, err = openStorage(c.Path); err != nil {
+		return err
+	}
+	p.operations, p.suspects = p.storage.store, newSuspects()
+	p.metrics = observe.NewMetrics(observe.Gauges{
+		Counts:  p.operations.Counts,
+		Refused: func() float64 { return float64(p.listeners.requests.Refused()) },
+		Open:    func() float64 { return float64(p.listeners.requests.Open()) },
+		Version: p.opts.Version,
+	})
+	// Each route bounds its own operations; who is calling is the edge's affair.
+	p.engine, err = unavez.New(p.storage.store, &unavez.Options{SingleTenant: true, Observe: p.metrics.Engine})
+	if err != nil {
+		return err
+	}
+	if p.listeners.requests, err = listen(ctx, "listen", c.Listen, c.Limits.Connections); err != nil {
+		return err
+	}
+	if p.listeners.admin, err = listen(ctx, "admin.listen", c.Admin.Listen, adminConnections); err != nil {
+		return err
+	}
+	s, err := p.build(ctx, loaded)
+	if err != nil {
+		return err
+	}
+	p.site.Store(s)
+	return nil
+}
+
+// adminConnections bounds the connections of the admin listener.
+const adminConnections = 256
+
+func listen(ctx context.Context, field, address string, connections int) (*framing.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w (is another unavez running? choose another address)", field, err)
+	}
+	return framing.Listen(l, connections), nil
+}
+
+// build makes the site of a configuration, or that of the example.
+func (p *process) build(ctx context.Context, l *loaded) (*site, error) {
+	if l.example {
+		return p.example(ctx, l.config)
+	}
+	return newSite(l.config, &p.parts)
+}
+
+// run serves until ctx ends or a listener fails.
+func (p *process) run(ctx context.Context, loaded *loaded) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var background sync.WaitGroup
+	up := &upkeep{parts: &p.parts, store: p.storage.store, pause: upkeepPause}
+	background.Go(func() { up.run(work) })
+	if !loaded.example {
+		background.Go(func() { p.watch(work, loaded) })
+	}
+	requests := p.httpServer(observe.Correlated(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.site.Load().handler.ServeHTTP(w, r)
+	})))
+	requests.ConnState = p.listeners.requests.Hijacked
+	operators := p.httpServer(observe.Correlated(p.admin()))
+	operators.WriteTimeout = time.Minute
+
+	failed := make(chan error, 2)
+	serve := func(s *http.Server, l net.Listener) {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() { serve(requests, p.listeners.requests) })
+	serving.Go(func() { serve(operators, p.listeners.admin) })
+	p.announce(loaded)
+
+	var err error
+	select {
+	case <-ctx.Done():
+		p.log.Info("stopping", "within", p.site.Load().config.Limits.Drain)
+	case err = <-failed:
+		p.log.Error("listener failed", "error", err)
+	}
+	p.stopping.Store(true)
+	drain, cancel := context.WithTimeout(context.Background(), p.site.Load().config.Limits.Drain)
+	defer cancel()
+	// Requests first: operators may still look while they end.
+	err = errors.Join(err, p.shut(drain, "requests", requests), p.engine.Close(drain), p.shut(drain, "admin", operators))
+	stop()
+	background.Wait()
+	serving.Wait()
+	if err == nil {
+		p.log.Info("stopped")
+	}
+	return err
+}
+
+// shut ends a listener: gracefully until the drain limit, then by force. What a
+// killed request had not committed never happened.
+func (p *process) shut(ctx context.Context, name string, s *http.Server) error {
+	err := s.Shutdown(ctx)
+	if err == nil {
+		return nil
+	}
+	p.log.Warn("connections were cut at the drain limit", "listener", name)
+	return s.Close()
+}
+
+// httpServer has the limits of the configuration that the process started with.
+func (p *process) httpServer(handler http.Handler) *http.Server {
+	l := p.started.Limits
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: l.HeaderTimeout,
+		ReadTimeout:       l.ReadTimeout,
+		IdleTimeout:       l.IdleTimeout,
+		MaxHeaderBytes:    int(l.HeaderSize),
+		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+	}
+}
+
+// admin makes the handler for operators.
+func (p *process) admin() http.Handler {
+	return admin.New(admin.Options{
+		Operations: p.operations,
+		Token:      func() config.Secret { return p.site.Load().config.Admin.Token },
+		Keep:       func() (time.Duration, time.Duration) { return longestKept(p.site.Load().config) },
+		Ready: func(ctx context.Context) error {
+			if p.stopping.Load() {
+				return errors.New("stopping")
+			}
+			_, err := p.operations.Counts(ctx)
+			return err
+		},
+		Metrics: p.metrics.Handler(),
+		Acted:   p.metrics.Acted,
+		Logger:  p.log,
+		Version: p.opts.Version,
+	})
+}
+
+// longestKept is how long a decision's result is kept: an operation does not
+// say which route it came in by, so the longest of them.
+func longestKept(c *config.Config) (retention, tombstone time.Duration) {
+	retention, tombstone = unavez.DefaultRetention, unavez.DefaultTombstone
+	for _, r := range c.HTTP {
+		retention, tombstone = max(retention, r.Retention), max(tombstone, r.Tombstone)
+	}
+	return retention, tombstone
+}
+
+// announce tells people where to go, and tests that it may begin.
+func (p *process) announce(l *loaded) {
+	requests, operators := p.listeners.requests.Addr().String(), p.listeners.admin.Addr().String()
+	if l.example {
+		exampleLines(p.opts.Out, requests, operators, l.config.Path)
+	}
+	p.log.Info("listening", "requests", requests, "admin", operators, "version", p.opts.Version, "configuration", l.name)
+	if p.opts.Started != nil {
+		p.opts.Started(requests, operators)
+	}
+}
+
+// close gives back what open made, as far as it came.
+func (p *process) close(ctx context.Context) error {
+	var faults []error
+	if s := p.site.Load(); s != nil {
+		s.close()
+	}
+	for _, l := range []*framing.Listener{p.listeners.requests, p.listeners.admin} {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			faults = append(faults, err)
+		}
+	}
+	if p.engine != nil {
+		ended, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		// A second call: what has not ended by now is left to the next start.
+		_ = p.engine.Close(ended)
+	}
+	if p.storage != nil {
+		faults = append(faults, p.storage.close())
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,213 @@
+package server
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/server/internal/auth"
+	"github.com/unavez/unavez/server/internal/config"
+	"github.com/unavez/unavez/server/internal/observe"
+	"github.com/unavez/unavez/server/internal/outbound"
+	"github.com/unavez/unavez/server/internal/probe"
+	"github.com/unavez/unavez/store"
+)
+
+// site is one configuration made into a handler.
+type site struct {
+	config  *config.Config
+	handler http.Handler
+	close   func()
+}
+
+// parts are what every site of a process shares.
+type parts struct {
+	engine     *unavez.Engine[*sql.Tx]
+	operations store.Operations
+	metrics    *observe.Metrics
+	log        *slog.Logger
+	suspects   *suspects
+}
+
+// waitFloor is what a keyed request may take beside the work itself: waiting
+// for the one in flight, probing, and sending the answer to a slow client.
+const waitFloor = httpkey.DefaultWait + time.Minute
+
+// newSite wires one configuration.
+func newSite(c *config.Config, p *parts) (*site, error) {
+	transport := outbound.Transport(c.Outbound.Policy())
+	client := outbound.Client(transport)
+	closers := []func(){transport.CloseIdleConnections}
+	s := &site{config: c, close: func() {
+		for _, f := range closers {
+			f()
+		}
+	}}
+	scope := auth.Scope(c.Auth, client)
+	mux := http.NewServeMux()
+	preflights := map[string]http.Handler{}
+	for i := range c.HTTP {
+		route := &c.HTTP[i]
+		proxy, err := newProxy(c, route, scope, client, transport, p)
+		if err != nil {
+			s.close()
+			return nil, fmt.Errorf("http[%d]: %w", i, err)
+		}
+		closers = append(closers, proxy.Close)
+		handler := within(route, p.log, proxy)
+		mux.Handle(route.Route, handler)
+		if _, path, ofMethod := strings.Cut(route.Route, " "); ofMethod && route.CORS != nil {
+			if _, ok := preflights[path]; !ok {
+				preflights[strings.TrimSpace(path)] = handler
+			}
+		}
+	}
+	for path, handler := range preflights {
+		register(mux, "OPTIONS "+path, handler)
+	}
+	s.handler = mux
+	return s, nil
+}
+
+// register adds a pattern unless the configuration has it already.
+func register(mux *http.ServeMux, pattern string, handler http.Handler) {
+	defer func() { _ = recover() }() // net/http panics for a pattern it has
+	mux.Handle(pattern, handler)
+}
+
+// newProxy makes the proxy of one route.
+func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, client *http.Client, transport *http.Transport, p *parts) (*httpkey.Proxy[*sql.Tx], error) {
+	o := &httpkey.ProxyOptions{
+		Options: httpkey.Options{
+			SingleTenant:  c.Auth.SingleTenant,
+			Required:      route.Methods,
+			Optional:      []string{},
+			RequestLimit:  int64(route.RequestLimit),
+			ResponseLimit: int64(route.ResponseLimit),
+			Retention:     route.Retention,
+			Tombstone:     route.Tombstone,
+			Limit:         route.Limit,
+			Fingerprint:   httpkey.FingerprintOptions{JSON: route.Fingerprint.JSON, Include: route.Fingerprint.Include, Exclude: route.Fingerprint.Exclude},
+			Docs:          c.DocsURL,
+			Logger:        p.log,
+		},
+		Lease:            route.Lease,
+		Timeout:          route.Timeout,
+		NotDone:          append([]int{http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests}, route.NotDone...),
+		Final:            route.Final,
+		DerivedKeyHeader: route.DerivedKeyHeader,
+		Dial:             transport.DialContext, // with the check of the address
+	}
+	if route.Key == "optional" {
+		o.Required, o.Optional = []string{}, route.Methods
+	}
+	if route.Tombstone == 0 {
+		o.Tombstone = -1
+	}
+	if c.Auth.Mode == "forward" {
+		o.IdentityHeaders = []string{c.Auth.TenantHeader, c.Auth.PrincipalHeader}
+	}
+	if c.Auth.Mode == "credential" && c.Auth.Cookie == "" {
+		o.IdentityHeaders = append(o.IdentityHeaders, "Authorization")
+	}
+	if cors := route.CORS; cors != nil {
+		o.CORS = &httpkey.CORS{Origins: cors.Origins, Credentials: cors.Credentials, Headers: cors.Headers, MaxAge: cors.MaxAge}
+	}
+	var asker *probe.Asker
+	switch route.Unknown {
+	case "retry":
+		o.Unknown = unavez.Retry
+	case "probe":
+		var err error
+		if asker, err = probe.New(*route.Probe, client, time.Now); err != nil {
+			return nil, err
+		}
+		o.Unknown = foreground(asker, p)
+	default:
+		o.Unknown = unavez.Hold
+	}
+	o.Observe = func(seen httpkey.Observation) {
+		p.metrics.Request(seen)
+		access(p.log, route.Route, seen)
+		if asker != nil && seen.Type == string(unavez.CodeUnknown) && len(seen.Operation.Parts) > 0 {
+			p.suspects.add(suspect{key: seen.Operation.Key(), asker: asker, retention: route.Retention, tombstone: route.Tombstone})
+		}
+	}
+	return httpkey.NewProxy(p.engine, scope, route.Target, o)
+}
+
+// access writes the one line of a keyed request. It names the operation by its
+// key's hash, never by what the client sent.
+func access(log *slog.Logger, route string, seen httpkey.Observation) {
+	ctx := seen.Request.Context()
+	attrs := []slog.Attr{
+		slog.String("route", route), slog.String("method", seen.Request.Method),
+		slog.Int("status", seen.Status), slog.String("state", seen.Type), slog.Duration("duration", seen.Duration),
+		slog.String("correlation", observe.Correlation(ctx)),
+	}
+	if len(seen.Operation.Parts) > 0 {
+		attrs = append(attrs, slog.String("tenant", seen.Operation.Tenant), slog.String("operation", seen.Operation.Key().String()))
+	}
+	if d := observe.Duplicate(seen.Type); d != "" {
+		attrs = append(attrs, slog.String("duplicate", d))
+	}
+	level := slog.LevelInfo
+	if seen.Status >= 500 {
+		level = slog.LevelWarn
+		if seen.Err != nil {
+			attrs = append(attrs, slog.String("error", seen.Err.Error()))
+		}
+	}
+	log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// within bounds what a request of a route may take. The time for reading is
+// that of the listener until the body has arrived; then the client may wait as
+// long as the work takes. Time for writing is bounded where the answer is: a
+// request without a key may stream.
+func within(route *config.Route, log *slog.Logger, next http.Handler) http.Handler {
+	longest := max(route.Timeout, route.Limit) + waitFloor
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		whole := func() {
+			if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				log.DebugContext(r.Context(), "read deadline", "error", err)
+			}
+		}
+		if slices.Contains(route.Methods, r.Method) {
+			if err := control.SetWriteDeadline(time.Now().Add(longest)); err != nil {
+				log.DebugContext(r.Context(), "write deadline", "error", err)
+			}
+		}
+		if r.Body == nil || r.Body == http.NoBody {
+			whole()
+		} else {
+			r.Body = &arriving{ReadCloser: r.Body, whole: whole}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// arriving is a body that tells when it has arrived.
+type arriving struct {
+	io.ReadCloser
+	whole func()
+	once  sync.Once
+}
+
+func (a *arriving) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err != nil {
+		a.once.Do(a.whole)
+	}
+	return n, err
+}
