@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/unavez/unavez"
-	"github.com/unavez/unavez/store"
 )
 
 // spoolMemory is how much of an answer is held in memory; the rest goes to a
@@ -207,7 +206,7 @@ func (a *answer) freeze(base http.Header, limit int64) unavez.Result {
 	slices.Sort(names)
 	for _, name := range names {
 		for _, value := range added(base[name], a.header[name]) {
-			result.Header = append(result.Header, store.Field{Name: name, Value: value})
+			result.Header = append(result.Header, unavez.Field{Name: name, Value: value})
 		}
 	}
 	if !bodyless(a.status) {

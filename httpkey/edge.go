@@ -199,7 +199,7 @@ func (x *exchange) applied() {
 
 // fail answers with a problem of the layer.
 func (x *exchange) fail(p *Error) {
-	if strings.TrimPrefix(p.Type, "#") == string(unavez.CodeInFlight) {
+	if p.kind() == string(unavez.CodeInFlight) {
 		x.applied()
 	}
 	x.CORS.apply(x.w.Header(), x.r)
@@ -207,7 +207,7 @@ func (x *exchange) fail(p *Error) {
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	header.Set("Cache-Control", "no-store")
 	merge(x.w.Header(), header)
-	x.see(strings.TrimPrefix(p.Type, "#"), p.Status, p.Err)
+	x.see(p.kind(), p.Status, p.Err)
 	x.w.WriteHeader(p.Status)
 	x.sent(write(x.w, body))
 }
@@ -265,11 +265,25 @@ func (x *exchange) sent(err error) {
 // see tells observer and log what became of the request.
 func (x *exchange) see(what string, status int, err error) {
 	if status >= 500 && what != SawRolledBack && what != SawReplayed && what != SawCompleted {
-		x.logger().Error("keyed request failed", "type", what, "status", status, "method", x.r.Method, "path", x.r.URL.Path, "error", err)
+		x.logs(what, status, err)
 	}
-	if x.Observe != nil {
-		x.Observe(Observation{Request: x.r, Operation: x.op.Identity(), Type: what, Status: status, Duration: time.Since(x.started), Err: err})
+	if x.Observe == nil {
+		return
 	}
+	o := Observation{
+		Request: x.r, Tenant: x.caller.Tenant, Principal: x.caller.Principal,
+		Type: what, Status: status, Duration: time.Since(x.started), Err: err,
+	}
+	if len(x.op.Key) > 0 {
+		o.ID = x.op.Identity().Key().String()
+	}
+	x.Observe(o)
+}
+
+// logs writes the cause of an answer of the layer's own. Everything that a
+// client can choose is quoted by the handler of the log.
+func (x *exchange) logs(what string, status int, err error) {
+	x.logger().Error("request failed", "type", what, "status", status, "method", x.r.Method, "path", x.r.URL.Path, "error", err)
 }
 
 func (e *edge) logger() *slog.Logger {

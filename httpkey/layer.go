@@ -208,7 +208,7 @@ func (k *work[Tx]) end(out unavez.Outcome, err error) {
 func (k *work[Tx]) problem(what string) {
 	x, p := k.x, k.failed.problem
 	if p.Status >= 500 {
-		x.logger().Error("keyed request failed", "status", p.Status, "method", x.r.Method, "path", x.r.URL.Path, "error", k.failed.err)
+		x.logs(what, p.Status, k.failed.err)
 	}
 	x.CORS.apply(k.answer.header, x.r)
 	x.sends(k.answer, what, k.failed.err)

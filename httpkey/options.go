@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/unavez/unavez"
-	"github.com/unavez/unavez/store"
 )
 
 // Defaults of this package; those of the core are in its defaults.go.
@@ -105,10 +104,12 @@ type Options struct {
 type Observation struct {
 	// Request as it came in; its body has been read.
 	Request *http.Request
-	// Operation is its identity; without parts when it did not get so far.
-	Operation store.Identity
-	// Type is "completed", "refused" (rolled back, key free), "replayed", or
-	// the type of the problem.
+	// Tenant and Principal are those of the scope, once they are known.
+	Tenant, Principal string
+	// ID names the operation in logs and for the operator: 32 hexadecimal
+	// digits, never the client's own key; "" before there is a valid key.
+	ID string
+	// Type is one of the Saw constants or the type of the problem.
 	Type string
 	// Status that was answered.
 	Status int
@@ -120,9 +121,10 @@ type Observation struct {
 
 // What an Observation can say beside the type of a problem.
 const (
-	SawCompleted  = "completed"
-	SawRolledBack = "rolled-back"
-	SawReplayed   = "replayed"
+	SawCompleted  = "completed"   // the first answer, committed and frozen
+	SawRolledBack = "rolled-back" // an answer that is not frozen; the key is free
+	SawReplayed   = "replayed"    // a frozen answer, sent again
+	SawProblem    = "problem"     // a problem that has no type of the layer's own
 )
 
 // resolve copies the options, fills the defaults and reports every fault.

@@ -81,6 +81,14 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// kind is the type for the observer, SawProblem for one of the application's.
+func (e *Error) kind() string {
+	if kind, ok := strings.CutPrefix(e.Type, "#"); ok {
+		return kind
+	}
+	return SawProblem
+}
+
 func (e *Error) title() string {
 	if e.Title != "" {
 		return e.Title
