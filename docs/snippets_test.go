@@ -1,0 +1,230 @@
+// Package docs_test holds the code of the documentation: every Go block of the
+// pages is found here, compiled, or the test fails.
+package docs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	modernc "modernc.org/sqlite"
+
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/store/sqlite"
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}
+
+// shop authenticates; a real one looks at a token.
+func shop(*http.Request) (httpkey.Scope, error) {
+	return httpkey.Scope{Tenant: "acme", Principal: "shop"}, nil
+}
+
+func readme() {
+	db := must(sqlite.OpenDB(&modernc.Driver{}, "shop.db", nil))
+	engine := must(unavez.New(must(sqlite.New(db, nil)), nil)) // *unavez.Engine[*sql.Tx], inferred
+	layer := must(httpkey.New(engine, shop, nil))              // shop names tenant and principal of a request
+
+	http.Handle("POST /orders", layer.Handle(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
+		var id int64
+		row := tx.QueryRowContext(r.Context(), `insert into orders(customer) values (?) returning id`, "c-1")
+		if err := row.Scan(&id); err != nil {
+			return err // rolled back, key free
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, err := fmt.Fprintf(w, `{"id":%d}`, id)
+		return err
+	}))
+}
+
+func wrap(layer *httpkey.Layer[*sql.Tx], router http.Handler) {
+	handler := layer.Wrap(router) // chi, gin, oapi-codegen: any http.Handler
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", handler))
+}
+
+func wrapped(w http.ResponseWriter, r *http.Request) {
+	tx, keyed := httpkey.Tx[*sql.Tx](r.Context())
+	if !keyed {
+		http.Error(w, "no transaction: not a keyed request", http.StatusInternalServerError)
+		return
+	}
+	if _, err := tx.ExecContext(r.Context(), `insert into orders(customer) values (?)`, "c-1"); err != nil {
+		http.Error(w, "not stored", http.StatusInternalServerError) // 5xx: rolled back, key free
+		return
+	}
+	w.WriteHeader(http.StatusCreated) // committed and frozen
+}
+
+// PlaceRequest stands for a generated message.
+type PlaceRequest struct{ RequestID, Customer string }
+
+// PlaceReply stands for a generated message.
+type PlaceReply struct{ OrderID string }
+
+type server struct {
+	engine *unavez.Engine[*sql.Tx]
+}
+
+func tenantOf(context.Context) string { return "acme" }
+
+func (s *server) Place(ctx context.Context, in *PlaceRequest) (*PlaceReply, error) {
+	op := unavez.Operation{
+		Tenant: tenantOf(ctx), Effect: "order.place.v1", Key: []string{in.RequestID},
+		Payload: []byte(in.Customer), // what makes two requests with one id different
+	}
+	outcome, err := s.engine.Do(ctx, op, func(ctx context.Context, tx *sql.Tx) (unavez.Result, error) {
+		res, err := tx.ExecContext(ctx, `insert into orders(customer) values (?)`, in.Customer)
+		if err != nil {
+			return unavez.Result{}, err
+		}
+		id, err := res.LastInsertId()
+		return unavez.Result{Body: fmt.Append(nil, id)}, err
+	})
+	if err != nil {
+		return nil, err // unavez.CodeOf(err) to a status code
+	}
+	return &PlaceReply{OrderID: string(outcome.Result.Body)}, nil
+}
+
+func join(ctx context.Context, db *sql.DB, engine *unavez.Engine[*sql.Tx], op unavez.Operation) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := engine.Join(ctx, tx, op, func(ctx context.Context) (unavez.Result, error) {
+		_, err := tx.ExecContext(ctx, `insert into orders(customer) values (?)`, "c-1")
+		return unavez.Result{Code: 201}, err
+	}); err != nil {
+		return err // roll back
+	}
+	if err := tx.Commit(); err == nil {
+		return nil
+	}
+	// The answer of the COMMIT is lost or says no: ask what became of it.
+	_, err = engine.Look(ctx, op)
+	if unavez.CodeOf(err) == unavez.CodeNotFound {
+		return errors.New("rolled back: try again with the same key")
+	}
+	return err // nil: committed
+}
+
+// Gateway stands for a payment API's client.
+type Gateway interface {
+	Charge(ctx context.Context, key string, cents int64) (receipt string, err error)
+	Find(ctx context.Context, key string) (receipt string, found bool, err error)
+}
+
+func lease(ctx context.Context, engine *unavez.Engine[*sql.Tx], gateway Gateway, order string, cents int64) (unavez.Outcome, error) {
+	op := unavez.Operation{Tenant: "acme", Effect: "order.charge.v1", Key: []string{order}, Unknown: unavez.Steps}
+	var receipt string
+	return engine.Lease(ctx, op,
+		func(ctx context.Context, attempt *unavez.Attempt) (_ unavez.Result, err error) {
+			receipt, err = unavez.Step(ctx, attempt, "charge",
+				func(ctx context.Context, key string) (string, error) {
+					return gateway.Charge(ctx, key, cents)
+				},
+				func(ctx context.Context, key string) (string, unavez.Verdict, error) {
+					receipt, found, err := gateway.Find(ctx, key)
+					if found {
+						return receipt, unavez.Done, err
+					}
+					return "", unavez.NotDone, err
+				})
+			return unavez.Result{Code: 201, Body: []byte(receipt)}, err
+		},
+		func(ctx context.Context, tx *sql.Tx, result *unavez.Result) error {
+			_, err := tx.ExecContext(ctx, `insert into payments(order_id, receipt) values (?, ?)`, order, receipt)
+			return err
+		})
+}
+
+func client() *http.Client {
+	return &http.Client{Transport: &httpkey.Transport{}, Timeout: time.Minute}
+}
+
+func TestEveryGoBlockOfTheDocsIsCompiledHere(t *testing.T) {
+	t.Parallel()
+	source := squeeze(string(must(os.ReadFile("snippets_test.go"))))
+	pages := append(must(filepath.Glob("*.md")), "../README.md")
+	blocks := 0
+	for _, page := range pages {
+		for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(must(os.ReadFile(page))), -1) {
+			blocks++
+			if !strings.Contains(source, squeeze(block[1])) {
+				t.Errorf("%s: this block is not in snippets_test.go:\n%s", page, block[1])
+			}
+		}
+	}
+	if blocks < 5 {
+		t.Errorf("only %d blocks found", blocks)
+	}
+}
+
+func TestEveryLinkBetweenPagesLeadsSomewhere(t *testing.T) {
+	t.Parallel()
+	pages := append(append(must(filepath.Glob("*.md")), must(filepath.Glob("adr/*.md"))...), must(filepath.Glob("../*.md"))...)
+	for _, page := range pages {
+		prose := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(string(must(os.ReadFile(page))), "")
+		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(prose, -1) {
+			target, fragment, _ := strings.Cut(link[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			to := page
+			if target != "" {
+				to = filepath.Join(filepath.Dir(page), target)
+			}
+			text, err := os.ReadFile(to)
+			if info, statErr := os.Stat(to); statErr == nil && info.IsDir() {
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: link to %s: %v", page, link[1], err)
+				continue
+			}
+			if fragment != "" && !anchors(string(text))[fragment] {
+				t.Errorf("%s: link to %s: no such heading", page, link[1])
+			}
+		}
+	}
+}
+
+// anchors are the names that a page's headings get.
+func anchors(text string) map[string]bool {
+	found := map[string]bool{}
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		name := strings.ToLower(regexp.MustCompile("[^\\w\\- ]").ReplaceAllString(heading[1], ""))
+		found[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return found
+}
+
+// squeeze drops indentation and alignment, which differ between page and file.
+func squeeze(code string) string {
+	var b strings.Builder
+	for line := range strings.Lines(code) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
+}
+
+// The functions above are compiled, not called.
+var _ = []any{readme, wrap, wrapped, join, lease, client, (*server).Place}
