@@ -3,6 +3,7 @@ package unavez_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -396,6 +397,22 @@ func TestStoreFailureBeforeTheWorkRunsNothing(t *testing.T) {
 	}
 	if _, err := engine.Do(t.Context(), operation("4711"), writes("order", &runs)); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAStoreErrorThatTheHandlerReturnsIsTheStores(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]unavez.Code{
+		store.ErrUnavailable: unavez.CodeUnavailable, store.ErrLimit: unavez.CodeLimit,
+		store.ErrAborted: unavez.CodeAborted, store.ErrForeignCommit: unavez.CodeForeignCommit,
+	} {
+		engine := newEngine(t, newStore(), nil)
+		_, got := engine.Do(t.Context(), operation("4711"), func(context.Context, Tx) (unavez.Result, error) {
+			return unavez.Result{}, fmt.Errorf("insert order: %w", err)
+		})
+		if wantCode(t, got, want); !errors.Is(got, err) {
+			t.Errorf("the cause is gone: %v", got)
+		}
 	}
 }
 

@@ -66,9 +66,9 @@ const (
 	SawClaimed = "claimed"
 	// SawTakenOver: an attempt at rest was taken over, with fence + 1.
 	SawTakenOver = "taken-over"
-	// SawLeaseLost: the finish of an attempt was refused, or its lease ran out
-	// while it worked; what it did outside may have arrived late.
-	SawLeaseLost = "lease-lost"
+	// SawLeaseLost: the lease of an attempt ran out while it worked, or its end
+	// was refused; what it did outside may have arrived late. Once an attempt.
+	SawLeaseLost = string(CodeLeaseLost)
 	// SawUnknown: an attempt ended without telling.
 	SawUnknown = "unknown"
 	// SawProbed: a probe answered, with its verdict in Err's place when it failed.

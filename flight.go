@@ -25,6 +25,7 @@ type flight struct {
 	waiters     int
 	started     time.Time
 	until       time.Time // end of the lease in lease mode, else zero
+	fence       int64     // of the attempt in lease mode; only its runner looks
 	outcome     *Outcome  // what it ended with, nil when nothing was committed
 	done        chan struct{}
 }

@@ -188,7 +188,9 @@ func TestPausedHolderIsRefusedAtItsFinish(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore()
-		paused, other := newEngine(t, s, nil), newEngine(t, s, nil)
+		var lost counter
+		paused := newEngine(t, s, &unavez.Options{Observe: func(o unavez.Observation) { lost.add(o.What) }})
+		other := newEngine(t, s, nil)
 		op := operation("4711")
 		op.Lease, op.Unknown = 2*time.Second, unavez.Retry
 		var gateway outside
@@ -209,6 +211,9 @@ func TestPausedHolderIsRefusedAtItsFinish(t *testing.T) {
 			return answer(99), nil
 		}, records("payment"))
 		wantCode(t, err, unavez.CodeLeaseLost)
+		if lost.get(unavez.SawLeaseLost) != 1 {
+			t.Errorf("seen %d times", lost.get(unavez.SawLeaseLost))
+		}
 		wantRow(t, s, "payment", `{"run":1}`)
 		out, err := paused.Lease(t.Context(), op, charges(&gateway), nil)
 		if err != nil || !out.Replayed || string(out.Result.Body) != `{"run":1}` {
@@ -293,6 +298,27 @@ func TestFinishIsTriedAgainWithoutCallingAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestFinishWhoseStatementTheStoreTookBackIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore()
+		engine := newEngine(t, s, nil)
+		var gateway outside
+		tries := 0
+		_, err := engine.Lease(t.Context(), operation("4711"), charges(&gateway), func(_ context.Context, tx Tx, result *unavez.Result) error {
+			if tries++; tries < 3 {
+				return store.ErrUnavailable
+			}
+			tx.Put("payment", string(result.Body))
+			return nil
+		})
+		if err != nil || gateway.count() != 1 || tries != 3 {
+			t.Errorf("%v, %d calls, %d tries", err, gateway.count(), tries)
+		}
+		wantRow(t, s, "payment", `{"run":1}`)
+	})
 }
 
 func TestWhatCannotBeRecordedIsUnknown(t *testing.T) {

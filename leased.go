@@ -68,6 +68,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 		return c.judge(verdict)
 	}
 	a.fast = fast
+	f.fence = a.fence
 	e.flights.leased(f, a.validUntil())
 	if probed != nil {
 		out, err := e.finish(ctx, c, a, *probed, finish)
@@ -177,7 +178,6 @@ func (e *Engine[Tx]) attempt(ctx context.Context, c *call, f *flight, a *Attempt
 		return nil, e.free(ctx, c, a, err)
 	}
 	if errors.Is(cause, store.ErrLeaseLost) {
-		e.sees(c, SawLeaseLost, a.fence, false, err)
 		return nil, c.fail(CodeLeaseLost, time.Second, errors.Join(err, cause))
 	}
 	e.rest(ctx, c, a, err)
@@ -244,7 +244,6 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result
 	txn, err := e.attempts.Finish(record, c.gate, a.fence)
 	switch {
 	case errors.Is(err, store.ErrLeaseLost), errors.Is(err, store.ErrDuplicate):
-		e.sees(c, SawLeaseLost, a.fence, false, err)
 		return nil, false, c.fail(CodeLeaseLost, time.Second, err)
 	case err != nil:
 		return nil, true, err
@@ -253,6 +252,9 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result
 	if finish != nil {
 		if err := finish(record, txn.Tx(), result); err != nil {
 			rollback(ctx, txn)
+			if takenBack(err) {
+				return nil, true, err
+			}
 			e.rest(ctx, c, a, err)
 			return nil, false, c.fail(CodeUnknown, 0, fmt.Errorf("finish: %w", err))
 		}
@@ -279,7 +281,6 @@ func (e *Engine[Tx]) free(ctx context.Context, c *call, a *Attempt, cause error)
 		err = e.attempts.Rest(record, c.gate.Key, a.fence, store.Rest{State: store.Retryable, Reason: "not started: " + cause.Error()})
 	}
 	if errors.Is(err, store.ErrLeaseLost) {
-		e.sees(c, SawLeaseLost, a.fence, false, cause)
 		return c.fail(CodeLeaseLost, time.Second, cause)
 	}
 	return cause // if it could not be given back, the claim ends by expiring

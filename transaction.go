@@ -65,7 +65,7 @@ func (e *Engine[Tx]) runFlight(ctx context.Context, c *call, f *flight, run func
 			handedOver = true
 			e.flights.sent(c.gate.Key, f, failure.RetryAfter)
 		} else {
-			e.sees(c, whatOf(err), 0, false, err)
+			e.sees(c, whatOf(err), f.fence, false, err)
 		}
 		return Outcome{}, err
 	}
@@ -95,8 +95,9 @@ func whatOf(err error) string {
 // the first outcome, with Replayed set, and fn does not run.
 //
 // When fn returns an error, or panics, everything is rolled back and the key is
-// free; Do returns that error as it is. See [Refuse] for a "no" that is to be
-// frozen. Every other failure is an [*Error]. The context that fn gets ends at
+// free; Do returns that error as it is, unless it is the store's own (it wraps
+// one of the store package's errors): that becomes an [*Error] around it. See
+// [Refuse] for a "no" that is to be frozen. Every other failure is an [*Error]. The context that fn gets ends at
 // the operation's limit; work that is slower is rolled back with CodeLimit.
 // Cancelling ctx cancels fn's context, but no longer what comes after fn.
 //
@@ -144,10 +145,24 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Cont
 			return nil, err
 		}
 		return out, ended
+	case takenBack(err):
+		return nil, c.storeError(err)
 	case err != nil:
 		return nil, err
 	}
 	return e.commit(ctx, c, txn, store.End{State: store.Completed, Result: result})
+}
+
+// takenBack reports whether a handler's error is the store's own word that the
+// transaction is gone: a handler that returns what its statement gave it is
+// then not the one that said no.
+func takenBack(err error) bool {
+	for _, gone := range []error{store.ErrUnavailable, store.ErrLimit, store.ErrAborted, store.ErrForeignCommit} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayTakeOver reports whether this call is the one that runs a retryable
