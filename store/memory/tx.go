@@ -213,39 +213,32 @@ func (tx *Tx) commit() error {
 	if err := tx.usable(); err != nil {
 		return err
 	}
-	s := tx.s
+	s, writes, pending := tx.s, tx.writes, tx.pending
+	defer tx.end(errEnded)
 	now := s.clock()
-	for _, e := range tx.pending {
+	for _, e := range pending {
 		if err := s.stands(e, now); err != nil {
-			tx.end(errEnded)
 			return err
 		}
 	}
-	for key := range tx.writes {
+	for key := range writes {
 		if s.rows.changed(key, tx.snapshot) {
-			tx.end(errEnded)
 			return fmt.Errorf("%w: row %q was written by another transaction meanwhile", store.ErrAborted, key)
 		}
 	}
+	took := true
+	var answer error
 	if s.lose != nil {
-		took := *s.lose
-		s.lose = nil
-		if took {
-			tx.apply()
+		took, s.lose, answer = *s.lose, nil, store.ErrCommitUnknown
+	}
+	tx.end(errEnded) // its snapshot holds no versions any more
+	if took {
+		for _, e := range pending {
+			s.put(e)
 		}
-		tx.end(errEnded)
-		return store.ErrCommitUnknown
+		if len(writes) > 0 {
+			s.rows.commit(writes)
+		}
 	}
-	tx.apply()
-	tx.end(errEnded)
-	return nil
-}
-
-func (tx *Tx) apply() {
-	for _, e := range tx.pending {
-		tx.s.put(e)
-	}
-	if len(tx.writes) > 0 {
-		tx.s.rows.commit(tx.writes)
-	}
+	return answer
 }
