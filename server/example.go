@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
@@ -49,7 +50,7 @@ func (p *process) example(ctx context.Context, c *config.Config) (*site, error) 
 	layer, err := httpkey.New(p.engine, nil, &httpkey.Options{
 		SingleTenant: true,
 		Docs:         c.DocsURL,
-		Logger:       p.log,
+		Logger:       slog.New(slog.DiscardHandler), // causes are in the line that access writes
 		Observe: func(seen httpkey.Observation) {
 			p.metrics.Request(seen)
 			access(p.log, "orders example", seen)
@@ -86,7 +87,8 @@ EXAMPLE  data      ./%[3]s  (remove it to start anew)
      -d '{"customer":"c-1","currency":"BRL","items":[{"sku":"A","quantity":2,"unit_price":1500}]}'
    curl http://%[1]s/orders
 
-3. Send another one that pauses in the middle, kill this process meanwhile (kill -9 %[5]s), start it again and repeat:
+3. Send another one that pauses in the middle, kill this process meanwhile (kill -9 %[5]s), start it again and repeat
+   (Example-Pause may be left out: it is no part of the request's identity):
 
    curl -i http://%[1]s/orders -H 'Idempotency-Key: order-2' -H 'Content-Type: application/json' -H 'Example-Pause: 8s' \
      -d '{"customer":"c-2","currency":"BRL","items":[{"sku":"B","quantity":1,"unit_price":700}]}'

@@ -63,6 +63,9 @@ func writeOperation(w io.Writer, asJSON bool, o admin.Operation) error {
 	row("tenant", o.Tenant)
 	row("state", o.State)
 	row("attempt", o.Attempt)
+	if o.Origin != "" {
+		row("origin", o.Origin)
+	}
 	if o.DerivedKey != "" {
 		row("derived key", o.DerivedKey)
 	}

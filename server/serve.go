@@ -132,7 +132,10 @@ func (p *process) run(ctx context.Context, loaded *loaded) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var background sync.WaitGroup
-	up := &upkeep{parts: &p.parts, store: p.storage.store, pause: upkeepPause}
+	up := &upkeep{parts: &p.parts, store: p.storage.store, pause: upkeepPause, probes: func(origin string) (routeProbe, bool) {
+		route, ok := p.site.Load().probes[origin]
+		return route, ok
+	}}
 	background.Go(func() { up.run(work) })
 	if !loaded.example {
 		background.Go(func() { p.watch(work, loaded) })

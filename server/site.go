@@ -26,7 +26,15 @@ import (
 type site struct {
 	config  *config.Config
 	handler http.Handler
+	probes  map[string]routeProbe // by route
 	close   func()
+}
+
+// routeProbe is the probe of one route, with what the background needs to act
+// on its answer.
+type routeProbe struct {
+	asker                *probe.Asker
+	retention, tombstone time.Duration
 }
 
 // parts are what every site of a process shares.
@@ -47,7 +55,7 @@ func newSite(c *config.Config, p *parts) (*site, error) {
 	transport := outbound.Transport(c.Outbound.Policy())
 	client := outbound.Client(transport)
 	closers := []func(){transport.CloseIdleConnections}
-	s := &site{config: c, close: func() {
+	s := &site{config: c, probes: map[string]routeProbe{}, close: func() {
 		for _, f := range closers {
 			f()
 		}
@@ -57,12 +65,15 @@ func newSite(c *config.Config, p *parts) (*site, error) {
 	preflights := map[string]http.Handler{}
 	for i := range c.HTTP {
 		route := &c.HTTP[i]
-		proxy, err := newProxy(c, route, scope, client, transport, p)
+		proxy, asker, err := newProxy(c, route, scope, client, transport, p)
 		if err != nil {
 			s.close()
 			return nil, fmt.Errorf("http[%d]: %w", i, err)
 		}
 		closers = append(closers, proxy.Close)
+		if asker != nil {
+			s.probes[route.Route] = routeProbe{asker, route.Retention, route.Tombstone}
+		}
 		handler := within(route, p.log, proxy)
 		mux.Handle(route.Route, handler)
 		if _, path, ofMethod := strings.Cut(route.Route, " "); ofMethod && route.CORS != nil {
@@ -85,7 +96,7 @@ func register(mux *http.ServeMux, pattern string, handler http.Handler) {
 }
 
 // newProxy makes the proxy of one route.
-func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, client *http.Client, transport *http.Transport, p *parts) (*httpkey.Proxy[*sql.Tx], error) {
+func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, client *http.Client, transport *http.Transport, p *parts) (*httpkey.Proxy[*sql.Tx], *probe.Asker, error) {
 	o := &httpkey.ProxyOptions{
 		Options: httpkey.Options{
 			SingleTenant:  c.Auth.SingleTenant,
@@ -98,7 +109,7 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 			Limit:         route.Limit,
 			Fingerprint:   httpkey.FingerprintOptions{JSON: route.Fingerprint.JSON, Include: route.Fingerprint.Include, Exclude: route.Fingerprint.Exclude},
 			Docs:          c.DocsURL,
-			Logger:        p.log,
+			Logger:        slog.New(slog.DiscardHandler), // causes are in the line that access writes
 		},
 		Lease:            route.Lease,
 		Timeout:          route.Timeout,
@@ -129,7 +140,7 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 	case "probe":
 		var err error
 		if asker, err = probe.New(*route.Probe, client, time.Now); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		o.Unknown = foreground(asker, p)
 	default:
@@ -138,11 +149,15 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 	o.Observe = func(seen httpkey.Observation) {
 		p.metrics.Request(seen)
 		access(p.log, route.Route, seen)
-		if asker != nil && seen.Type == string(unavez.CodeUnknown) && len(seen.Operation.Parts) > 0 {
-			p.suspects.add(suspect{key: seen.Operation.Key(), asker: asker, retention: route.Retention, tombstone: route.Tombstone})
+		if asker == nil || seen.Type != string(unavez.CodeUnknown) {
+			return
+		}
+		if key, err := store.ParseKey(seen.ID); err == nil {
+			p.suspects.add(key, route.Route)
 		}
 	}
-	return httpkey.NewProxy(p.engine, scope, route.Target, o)
+	proxy, err := httpkey.NewProxy(p.engine, scope, route.Target, o)
+	return proxy, asker, err
 }
 
 // access writes the one line of a keyed request. It names the operation by its
@@ -151,11 +166,11 @@ func access(log *slog.Logger, route string, seen httpkey.Observation) {
 	ctx := seen.Request.Context()
 	attrs := []slog.Attr{
 		slog.String("route", route), slog.String("method", seen.Request.Method),
-		slog.Int("status", seen.Status), slog.String("state", seen.Type), slog.Duration("duration", seen.Duration),
+		slog.Int("status", seen.Status), slog.String("state", seen.Type), slog.Float64("duration_ms", float64(seen.Duration.Microseconds())/1000),
 		slog.String("correlation", observe.Correlation(ctx)),
 	}
-	if len(seen.Operation.Parts) > 0 {
-		attrs = append(attrs, slog.String("tenant", seen.Operation.Tenant), slog.String("operation", seen.Operation.Key().String()))
+	if seen.ID != "" {
+		attrs = append(attrs, slog.String("tenant", seen.Tenant), slog.String("operation", seen.ID))
 	}
 	if d := observe.Duplicate(seen.Type); d != "" {
 		attrs = append(attrs, slog.String("duplicate", d))

@@ -21,23 +21,23 @@ const (
 	expireBatch  = 100
 	maxSuspects  = 10_000
 	upkeepPause  = 2 * time.Second
-	idlePurges   = 15 // pauses between purges that find nothing
+	idlePurges   = 15  // pauses between purges that find nothing
+	idleScans    = 150 // pauses between looks for what is unknown
+	scanPage     = 500
 	maxProbeWait = 5 * time.Minute
 )
 
-// suspect is an operation that this process saw become unknown on a route with
-// a probe.
+// suspect is an unknown operation of a route with a probe.
 type suspect struct {
-	key                  store.Key
-	asker                *probe.Asker
-	retention, tombstone time.Duration
-	due                  time.Time
-	wait                 time.Duration
+	key    store.Key
+	origin string // the route it came in by
+	due    time.Time
+	wait   time.Duration
 }
 
-// suspects are what is to be probed in the background. An unfinished attempt
-// does not say which route it came in by, so after a restart the first repeat
-// of the request probes instead.
+// suspects are what is to be probed in the background: what this process saw
+// become unknown, what a dead worker left behind, and what the store knew at
+// the start.
 type suspects struct {
 	mu   sync.Mutex
 	list map[store.Key]suspect
@@ -45,11 +45,11 @@ type suspects struct {
 
 func newSuspects() *suspects { return &suspects{list: map[store.Key]suspect{}} }
 
-func (s *suspects) add(one suspect) {
+func (s *suspects) add(key store.Key, origin string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.list[one.key]; !known && len(s.list) < maxSuspects {
-		s.list[one.key] = one
+	if _, known := s.list[key]; !known && len(s.list) < maxSuspects {
+		s.list[key] = suspect{key: key, origin: origin}
 	}
 }
 
@@ -82,11 +82,7 @@ func (s *suspects) due(now time.Time) (list []suspect) {
 // foreground is the probe that a repeated request runs.
 func foreground(asker *probe.Asker, p *parts) unavez.Probe {
 	return func(ctx context.Context, attempt *unavez.Attempt) (unavez.Result, unavez.Verdict, error) {
-		record, _, _, err := p.operations.Show(ctx, attempt.Key())
-		if err != nil {
-			return unavez.Result{}, unavez.CannotTell, err
-		}
-		result, verdict, err := asker.Ask(ctx, probe.Subject{Identity: attempt.Identity(), DerivedKey: attempt.DerivedKey(), Ended: record.Changed})
+		result, verdict, err := asker.Ask(ctx, probe.Subject{Identity: attempt.Identity(), DerivedKey: attempt.DerivedKey(), Ended: attempt.Changed()})
 		p.metrics.Probed(verdict, err)
 		p.log.InfoContext(ctx, "probed", "operation", attempt.Key().String(), "verdict", verdict.String(), "error", errorText(err), "correlation", observe.Correlation(ctx))
 		return result, verdict, err
@@ -103,9 +99,11 @@ func errorText(err error) string {
 // upkeep is the background work of a process.
 type upkeep struct {
 	*parts
-	store store.Upkeep
-	pause time.Duration
-	rest  int // pauses until the next purge
+	store  store.Upkeep
+	probes func(origin string) (routeProbe, bool) // of the site that is in place
+	pause  time.Duration
+	rest   int // pauses until the next purge
+	scan   int // pauses until the next look for what is unknown
 }
 
 // run works until the context ends. It never gives up: what fails now is tried
@@ -113,6 +111,7 @@ type upkeep struct {
 func (u *upkeep) run(ctx context.Context) {
 	for {
 		u.expire(ctx)
+		u.collect(ctx)
 		u.probe(ctx)
 		u.purge(ctx)
 		// Half to one and a half of the pause, so that workers do not keep step.
@@ -141,12 +140,40 @@ func (u *upkeep) expire(ctx context.Context) {
 			return
 		}
 		for _, a := range list {
-			u.log.WarnContext(ctx, "lease ran out", "operation", a.Key.String(), "tenant", a.Identity.Tenant, "state", a.State.String(), "attempt", a.Fence)
+			u.log.WarnContext(ctx, "lease ran out", "operation", a.Key.String(), "tenant", a.Identity.Tenant, "route", a.Origin, "state", a.State.String(), "attempt", a.Fence)
+			u.suspects.add(a.Key, a.Origin)
 		}
 		u.metrics.Expired(len(list))
 		if len(list) < expireBatch {
 			return
 		}
+	}
+}
+
+// collect looks for unknown operations that nobody told this process of: those
+// of another worker, or of the time before a restart or a new configuration.
+func (u *upkeep) collect(ctx context.Context) {
+	if u.scan--; u.scan > 0 {
+		return
+	}
+	u.scan = idleScans
+	filter := store.Filter{States: []store.State{store.Unknown}, Limit: scanPage}
+	for seen := 0; seen < maxSuspects; seen += scanPage {
+		records, err := u.operations.List(ctx, filter)
+		if err != nil {
+			u.failed(ctx, "looking for what is unknown", err)
+			return
+		}
+		for _, r := range records {
+			if _, ok := u.probes(r.Origin); ok {
+				u.suspects.add(r.Key, r.Origin)
+			}
+		}
+		if len(records) < scanPage {
+			return
+		}
+		last := records[len(records)-1]
+		filter.After = &store.Cursor{Changed: last.Changed, Key: last.Key}
 	}
 }
 
@@ -195,6 +222,10 @@ const prober = "probe"
 // settle asks about one operation and acts on the answer. The action carries
 // the attempt that was asked about: when it has moved on, nothing happens.
 func (u *upkeep) settle(ctx context.Context, one suspect) (settled bool, err error) {
+	route, ok := u.probes(one.origin)
+	if !ok {
+		return true, nil // not, or no longer, ours to probe
+	}
 	record, _, _, err := u.operations.Show(ctx, one.key)
 	if err != nil {
 		return false, err
@@ -202,7 +233,7 @@ func (u *upkeep) settle(ctx context.Context, one suspect) (settled bool, err err
 	if record.State != store.Unknown {
 		return record.State != store.Processing, nil
 	}
-	result, verdict, err := one.asker.Ask(ctx, probe.Subject{Identity: record.Identity, DerivedKey: record.DerivedKey, Ended: record.Changed})
+	result, verdict, err := route.asker.Ask(ctx, probe.Subject{Identity: record.Identity, DerivedKey: record.DerivedKey, Ended: record.Changed})
 	u.metrics.Probed(verdict, err)
 	if err != nil {
 		return false, err
@@ -210,7 +241,7 @@ func (u *upkeep) settle(ctx context.Context, one suspect) (settled bool, err err
 	action := store.Action{Key: one.key, Fence: record.Attempt, Actor: prober, Reason: "the probe answered: " + verdict.String()}
 	switch verdict {
 	case unavez.Done:
-		if err = u.operations.Complete(ctx, action, result, one.retention, one.tombstone); err == nil {
+		if err = u.operations.Complete(ctx, action, result, route.retention, route.tombstone); err == nil {
 			u.metrics.Acted("complete", false)
 		}
 	case unavez.NotDone:

@@ -31,6 +31,8 @@ type Operation struct {
 	State string `json:"state"`
 	// Attempt is the number of the last one: the fence.
 	Attempt int64 `json:"attempt"`
+	// Origin is where it came from, such as its route.
+	Origin string `json:"origin,omitempty"`
 	// DerivedKey that outside calls carry.
 	DerivedKey string `json:"derived_key,omitempty"`
 	// LeaseLeft in seconds, for processing.
@@ -115,7 +117,7 @@ type Result struct {
 func operationOf(r store.Record) Operation {
 	return Operation{
 		Key: r.Key.String(), Name: r.Identity.Text(), Tenant: r.Identity.Tenant, Effect: r.Identity.Effect, Parts: r.Identity.Parts,
-		State: r.State.String(), Attempt: r.Attempt, DerivedKey: r.DerivedKey,
+		State: r.State.String(), Attempt: r.Attempt, Origin: r.Origin, DerivedKey: r.DerivedKey,
 		LeaseLeft: r.LeaseLeft.Seconds(), DueIn: r.DueIn.Seconds(), Reason: r.Reason,
 		Created: r.Created, Changed: r.Changed, Code: r.Code, Size: r.Size, Damaged: r.Damaged,
 	}

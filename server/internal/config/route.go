@@ -128,6 +128,9 @@ func (c *checker) fingerprint(path string, f *Fingerprint) {
 
 func (c *checker) unknown(path string, r *Route) {
 	at := path + ".unknown"
+	if method, _, ok := strings.Cut(r.Route, " "); ok && r.Unknown == "" && slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, method) {
+		return // never keyed
+	}
 	if r.Unknown == "" {
 		c.fault(at, "missing: say what happens when the application's answer is lost. hold: a person decides. retry: sent again with the same key, for applications that deduplicate by it. probe: the application is asked first")
 		return
