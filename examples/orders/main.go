@@ -50,7 +50,8 @@ type shop struct {
 }
 
 // open wires the shop: the database with our tables, the ledger in the same
-// file, the engine over it, and the layer that reads Idempotency-Key.
+// file, the engine over it, and the layer that reads Idempotency-Key. A service
+// that runs for long also calls the ledger's Purge now and then.
 func open(driver driver.Driver, path string) (s *shop, err error) {
 	s = &shop{}
 	// A handler may hold the writer this long; the default of 100 ms is for a
