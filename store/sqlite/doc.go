@@ -1,0 +1,111 @@
+// Package sqlite keeps the ledger in one SQLite file, beside the application's
+// own tables. The SQLite driver comes from the caller; the package is tested on
+// modernc.org/sqlite and github.com/ncruces/go-sqlite3/driver.
+//
+//	db, err := sqlite.OpenDB(&modernc.Driver{}, "shop.db", nil)
+//	ledger, err := sqlite.New(db, nil)
+//	engine, err := unavez.New(ledger, nil) // *unavez.Engine[*sql.Tx]
+//
+// # Guarantees
+//
+//   - An outcome is committed together with what its handler wrote, and it is
+//     on the disk before anyone hears of it, provided the disk keeps what it
+//     was told to sync (WAL, synchronous=FULL).
+//   - Of all deliveries of an operation, in all workers on the file, at most
+//     one runs at a time: it holds the operation's lock from before its handler
+//     until its commit is durable. The lock dies with the worker.
+//   - Nothing the handler does can commit, or make the group lose, what another
+//     unit has written without that unit being told.
+//   - "database is locked" never reaches a caller. Who cannot get the writer in
+//     time gets [store.ErrUnavailable], and nothing happened.
+//
+// # Units and groups
+//
+// Everything written goes over one connection, the writer. A unit is what one
+// caller wants committed whole: a handler with its outcome, a claim, a statement
+// outside a transaction. Units take turns, first come first served, each inside a
+// savepoint; a group is what one COMMIT makes durable.
+//
+//	unit   idle ── first statement ──► waiting ── its turn ──► running
+//	                                      │                     │ │ │
+//	          gave up: ErrUnavailable ◄───┘   ROLLBACK TO ◄─────┘ │ └──► RELEASE
+//	                                          (error, limit)      │        │
+//	                               group lost: ErrUnavailable ◄───┘        ▼
+//	                                                                    released
+//	                                                                       │ the group's COMMIT
+//	                                                                       ▼
+//	                                                                    durable
+//
+//	group  none ── BEGIN IMMEDIATE ──► open ── nobody waits, or full ──► COMMIT ──► none
+//	                                    └── SQLite left the transaction ──► lost ──► none
+//
+// What a handler does before its first statement runs outside the writer, beside
+// others. From then until its end it holds the turn and has Options.HandlerLimit.
+// The unit that ends with nobody waiting commits the group for all, on its own
+// goroutine; so a lone caller goes at once, and whoever arrives during the sync
+// makes up the next group.
+//
+// A transaction the application opens itself (db.BeginTx) is a group of one with
+// a plain BEGIN and COMMIT. A statement outside a transaction is a unit like any
+// other, durable when the call returns. Reads outside one, and read-only
+// transactions, use a pool of connections that cannot write.
+//
+// # What a crash, a pause, a race and a lost answer do
+//
+//	step                     crash              pause (SIGSTOP)            race
+//	lock taken               lock gone          key stays in flight        loser: Processing
+//	gate read                lock gone          key stays in flight        the lock excludes it
+//	handler, no statement    lock gone          key stays in flight        runs beside others
+//	waiting for the turn     lock gone          key stays in flight        first come first served
+//	group open               all rolled back    other workers' writers     other workers wait, then
+//	                                            get ErrUnavailable         ErrUnavailable
+//	COMMIT sent              all or nothing     the same                   the same
+//	durable, lock still held outcome is found   key in flight, Look sees   Processing, then the
+//	                                            the outcome                outcome
+//
+// A statement that fails leaves the unit usable, as in SQLite, unless SQLite left
+// the transaction with it: after an error the writer asks (a BEGIN that succeeds
+// says so). Then the group is lost: nothing of it was committed, every unit of it
+// gets an error, and the unit that met it gets that first error from each further
+// statement. Statements of a unit never see a context that ends, because
+// an interrupted write takes the whole group with it. Limits act between statements.
+//
+// A handler that is over its limit while its Go code runs loses the turn: its
+// savepoint is rolled back and its later statements fail with [store.ErrLimit]. A
+// statement that runs is not interrupted; it keeps the turn until it returns.
+//
+// COMMIT that fails: a full disk, a read-only file and a violated deferred
+// constraint rolled back for certain. An I/O error may have left the commit in the
+// log: [store.ErrCommitUnknown], the connection is opened anew, and Settle
+// answers. A deferred foreign key shows only at COMMIT; it takes its neighbours
+// with it once, after which groups have one unit for a while, so that the next
+// time it fails alone.
+//
+// # The lock of an operation
+//
+// A one-byte lock of the open file description on "<file>-gate", at the offset of
+// the operation's 64-bit hash without its sign bit; nothing is stored in that
+// file. Within one connector a table in memory does the same, since such locks do
+// not exclude their own owner. Where the platform has no such locks, the gate file
+// is locked whole and a second worker is refused when it opens the database.
+//
+// The byte at the end of the offsets is the turnstile: who wants the file's writer
+// holds it while waiting, so that a busy worker notices and lets another one in.
+// It orders and decides nothing.
+//
+// # Limits, and the errors that tell them
+//
+//	over the handler's or the transaction's limit     store.ErrLimit
+//	Commit, Rollback, COMMIT … by a handler           store.ErrForeignCommit
+//	PRAGMA (but for looking), ATTACH, DETACH, VACUUM
+//	in a transaction                                  an error, nothing was run
+//	another worker holds the writer too long          store.ErrUnavailable
+//	disk full, file read-only or corrupt              store.ErrUnavailable, naming what to do
+//	file of a newer version                           an error from New
+//	a database in memory                              an error from OpenDB
+//	a stored result does not match its checksum       store.ErrDamaged
+//
+// One worker stopped inside its transaction stops the other writers of the file
+// until it goes on or dies. Network file systems are not supported: SQLite's log
+// and the locks both need one kernel.
+package sqlite

@@ -1,0 +1,387 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/unavez/unavez/store"
+)
+
+// writer owns the one connection that writes and the queue in front of it.
+//
+// Two locks: mu for the queue, use for the connection. Who holds the turn is
+// who may begin and commit groups; use is held while the connection works, so
+// that the turn can be taken from a holder that is busy elsewhere.
+type writer struct {
+	c *connector
+
+	mu      sync.Mutex
+	holder  *unit   // has the turn
+	waiting []*unit // for the turn, first come first served
+	opening int     // units whose handler has run no statement yet
+
+	use   sync.Mutex
+	raw   *raw
+	group *group
+	timer *time.Timer // of the running unit's limit
+	alone int         // groups still to be kept to one unit
+	stats stats
+}
+
+// stats are counted for tests.
+type stats struct{ commits, units, taken int64 }
+
+// group is what one COMMIT makes durable.
+type group struct {
+	done  chan struct{} // closed when err is final
+	err   error
+	units int // released, waiting for the commit
+	began time.Time
+}
+
+func (w *writer) init(c *connector) {
+	w.c = c
+	w.timer = time.AfterFunc(time.Hour, w.overdue)
+	w.timer.Stop()
+}
+
+// check opens the connection once, to find out whether the file can be used.
+func (w *writer) check() error {
+	u := w.unit(unitInternal)
+	if err := w.ask(context.Background(), u); err != nil {
+		return err
+	}
+	err := w.retry(context.Background(), u, w.connect)
+	w.pass(u)
+	return err
+}
+
+// ask begins u's wait for the writer, and ends when u has the turn.
+func (w *writer) ask(ctx context.Context, u *unit) error {
+	now := time.Now()
+	if !now.Before(u.deadline) {
+		return u.overLimit()
+	}
+	u.patience = now.Add(w.c.opts.BusyTimeout)
+	return w.turn(ctx, u)
+}
+
+// turn waits until u is the one who may use the writer.
+func (w *writer) turn(ctx context.Context, u *unit) error {
+	w.mu.Lock()
+	if u.opening {
+		u.opening = false
+		w.opening--
+	}
+	if w.holder == nil && len(w.waiting) == 0 {
+		w.holder = u
+		w.mu.Unlock()
+		return nil
+	}
+	u.wake = make(chan struct{})
+	w.waiting = append(w.waiting, u)
+	w.mu.Unlock()
+
+	timer := time.NewTimer(time.Until(u.deadline))
+	defer timer.Stop()
+	var err error
+	select {
+	case <-u.wake:
+		return nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = unavailable("writer is busy: more work waits for it than its time allows", nil)
+	}
+	w.mu.Lock()
+	for i, other := range w.waiting {
+		if other == u {
+			w.waiting = append(w.waiting[:i], w.waiting[i+1:]...)
+			w.mu.Unlock()
+			return err
+		}
+	}
+	w.mu.Unlock()
+	w.pass(u) // the turn came at the same moment
+	return err
+}
+
+// pass ends u's turn: to the next unit of the group, or through the commit.
+func (w *writer) pass(u *unit) {
+	w.use.Lock()
+	g := w.group
+	full := g != nil && (g.units >= w.size() || time.Since(g.began) >= w.c.opts.GroupTime)
+	w.use.Unlock()
+	if !full {
+		// Whoever is about to come may come before the sync, if it takes no
+		// more than letting them run.
+		for range 2 {
+			if g == nil || !w.expects() {
+				break
+			}
+			runtime.Gosched()
+		}
+		if w.hand(u, false) {
+			return
+		}
+	}
+	w.flush()
+	w.hand(u, true)
+}
+
+// expects reports whether nobody waits and someone has yet to run its first statement.
+func (w *writer) expects() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.waiting) == 0 && w.opening > 0
+}
+
+// hand gives u's turn to the next who waits. With free it gives the turn up
+// where nobody does.
+func (w *writer) hand(u *unit, free bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting) == 0 {
+		if free {
+			w.holder = nil
+		}
+		return free
+	}
+	next := w.waiting[0]
+	w.waiting[0] = nil
+	w.waiting = w.waiting[1:]
+	w.holder = next
+	close(next.wake)
+	return true
+}
+
+func (w *writer) size() int {
+	if w.alone > 0 {
+		return 1
+	}
+	return w.c.opts.GroupSize
+}
+
+// flush ends the group: COMMIT when units of it were released, else ROLLBACK.
+func (w *writer) flush() {
+	w.use.Lock()
+	g := w.group
+	w.group = nil
+	if g == nil {
+		w.use.Unlock()
+		return
+	}
+	switch {
+	case g.units == 0:
+		w.rollback()
+	default:
+		g.err = w.commit(g)
+	}
+	w.use.Unlock()
+	close(g.done)
+}
+
+// commit makes a group durable. What its error says is certain, or it is
+// ErrCommitUnknown.
+func (w *writer) commit(g *group) error {
+	w.alone = max(0, w.alone-1)
+	err := w.c.failing("commit")
+	if err == nil {
+		_, err = w.raw.exec("COMMIT")
+	}
+	if err == nil {
+		err = w.c.failing("committed")
+	}
+	if err == nil {
+		w.stats.commits++
+		w.stats.units += int64(g.units)
+		return nil
+	}
+	w.rollback()
+	switch codeOf(err) {
+	case codeConstraint:
+		if g.units > 1 {
+			w.alone = 256
+			return unavailable("group was rolled back: one of its units violates a deferred constraint", err)
+		}
+		return &fault{kind: store.ErrAborted, text: "commit violates a deferred constraint", cause: err}
+	case codeFull, codeReadOnly, codeBusy:
+		return classify(err)
+	default:
+		// The commit may stand in the log. A new connection reads what is there.
+		w.drop()
+		return &fault{kind: store.ErrCommitUnknown, text: "commit failed", cause: err}
+	}
+}
+
+// rollback ends the connection's transaction, if there is one.
+func (w *writer) rollback() {
+	if w.raw == nil {
+		return
+	}
+	if _, err := w.raw.exec("ROLLBACK"); err != nil && !w.left() {
+		w.drop()
+	}
+}
+
+// left reports whether SQLite has left the transaction: BEGIN is refused inside
+// one, and works outside. There is no other way that every driver has.
+func (w *writer) left() bool {
+	if w.raw == nil {
+		return true
+	}
+	if _, err := w.raw.exec("BEGIN"); err != nil {
+		return dooms(err)
+	}
+	if _, err := w.raw.exec("ROLLBACK"); err != nil {
+		w.drop()
+	}
+	return true
+}
+
+// drop closes a connection that cannot be trusted; the next group opens another.
+func (w *writer) drop() {
+	if w.raw != nil {
+		w.raw.close() // why it is dropped has been said
+		w.raw = nil
+	}
+}
+
+// lose gives up the group after SQLite left its transaction. The caller holds use.
+func (w *writer) lose(cause error) {
+	g := w.group
+	w.group = nil
+	w.rollback()
+	if g != nil {
+		g.err = unavailable("group was rolled back: another unit of it made SQLite leave the transaction", cause)
+		close(g.done)
+	}
+}
+
+// begin opens a group for u, which has the turn, unless one is open.
+func (w *writer) begin(ctx context.Context, u *unit) error {
+	w.use.Lock()
+	open := w.group != nil
+	w.use.Unlock()
+	if open {
+		return nil
+	}
+	return w.retry(ctx, u, func() error {
+		if err := w.connect(); err != nil {
+			return err
+		}
+		if err := w.c.failing("begin"); err != nil {
+			return err
+		}
+		if _, err := w.raw.exec("BEGIN IMMEDIATE"); err != nil {
+			return err
+		}
+		w.group = &group{done: make(chan struct{}), began: time.Now()}
+		return nil
+	})
+}
+
+// connect opens the connection if there is none. The caller holds use.
+func (w *writer) connect() error {
+	if w.c.closed.Load() {
+		return errClosed()
+	}
+	if w.raw != nil {
+		w.raw.forget(w.c.schema.Load())
+		return nil
+	}
+	raw, err := w.c.open(true)
+	w.raw = raw
+	return err
+}
+
+// retry runs try with the connection until another worker lets it, for as long
+// as u may wait. In front stands the turnstile, so that a busy worker lets
+// others in: it is passed before every try, but for a worker that waits on it
+// for long, which may stand before a stopped one.
+func (w *writer) retry(ctx context.Context, u *unit, try func() error) error {
+	patience := time.Now().Add(50 * time.Millisecond)
+	pause := 250 * time.Microsecond
+	first := false
+	defer func() {
+		if first {
+			w.c.gate.leaveTurnstile()
+		}
+	}()
+	for {
+		if !first {
+			first = w.c.gate.enterTurnstile()
+		}
+		if first || time.Now().After(patience) {
+			w.use.Lock()
+			err := try()
+			w.use.Unlock()
+			if err == nil || !isBusy(err) || !time.Now().Before(u.patience) {
+				return classify(err)
+			}
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		pause = min(pause*5/4, 10*time.Millisecond)
+	}
+}
+
+func isBusy(err error) bool {
+	code := codeOf(err)
+	return code == codeBusy || code == codeLocked || code == codeProtocol
+}
+
+// overdue takes the turn from the running unit when it is over its limit. It
+// waits for a statement that runs.
+func (w *writer) overdue() {
+	w.use.Lock()
+	w.mu.Lock()
+	u := w.holder
+	w.mu.Unlock()
+	if u == nil || u.state != unitRunning {
+		w.use.Unlock()
+		return
+	}
+	if left := time.Until(u.until); left > 0 {
+		w.timer.Reset(left)
+		w.use.Unlock()
+		return
+	}
+	w.stats.taken++
+	u.undo(u.overLimit())
+	w.use.Unlock()
+	w.pass(u)
+}
+
+// close rolls back what is open and closes the connection. Who waits is told
+// by the turn it gets.
+func (w *writer) close() error {
+	w.use.Lock()
+	w.mu.Lock()
+	u := w.holder
+	w.mu.Unlock()
+	if u != nil && u.state == unitRunning {
+		u.undo(errClosed())
+		defer w.pass(u)
+	}
+	defer w.use.Unlock()
+	w.timer.Stop()
+	if w.group != nil {
+		w.lose(errors.New("database was closed"))
+	}
+	if w.raw == nil {
+		return nil
+	}
+	err := w.raw.close()
+	w.raw = nil
+	return err
+}
