@@ -325,6 +325,45 @@ func TestHandlerSlowerThanItsLimitIsRolledBack(t *testing.T) {
 	})
 }
 
+func TestACancelledCallerEndsItsWorkUnlessItIsDetached(t *testing.T) {
+	t.Parallel()
+	for _, detached := range []bool{false, true} {
+		s := newStore()
+		engine := newEngine(t, s, nil)
+		op := operation("4711")
+		op.Detached = detached
+		ctx, hangUp := context.WithCancel(t.Context())
+		_, err := engine.Do(ctx, op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
+			tx.Put("order", "1")
+			hangUp()
+			return answer(1), ctx.Err()
+		})
+		if detached {
+			if err != nil {
+				t.Errorf("detached: %v", err)
+			}
+			wantRow(t, s, "order", "1")
+		} else {
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("attached: %v", err)
+			}
+			wantRow(t, s, "order", "")
+		}
+		var gateway outside
+		leased := operation("4712")
+		leased.Detached = detached
+		ctx, hangUp = context.WithCancel(t.Context())
+		_, err = engine.Lease(ctx, leased, func(ctx context.Context, a *unavez.Attempt) (unavez.Result, error) {
+			hangUp()
+			gateway.call(a.DerivedKey())
+			return answer(1), ctx.Err()
+		}, nil)
+		if got := unavez.CodeOf(err); detached && err != nil || !detached && got != unavez.CodeUnknown {
+			t.Errorf("detached %v: %v", detached, err)
+		}
+	}
+}
+
 func TestLostCommitAnswerIsFoundOut(t *testing.T) {
 	t.Parallel()
 	lost := errors.Join(store.ErrCommitUnknown, errors.New("connection reset"))

@@ -107,8 +107,9 @@ func New[Tx any](ledger store.Ledger[Tx], opts *Options) (*Engine[Tx], error) {
 	defaultTo(&o.Waiters, DefaultWaiters)
 	e := &Engine[Tx]{ledger: ledger, opts: o}
 	e.attempts, _ = ledger.(store.Attempts[Tx])
-	probe := Operation{Effect: "options", Key: []string{"options"}}
-	if err := e.withDefaults(probe).validate(true); err != nil {
+	probe := &Operation{Effect: "options", Key: []string{"options"}}
+	e.withDefaults(probe)
+	if err := probe.validate(true); err != nil {
 		return nil, fmt.Errorf("unavez: options: %w", err)
 	}
 	e.flights = newFlights(max(o.Waiters, 0), ledger.Peek)
@@ -131,7 +132,7 @@ func defaultTo[T comparable](field *T, value T) {
 }
 
 // withDefaults fills what the operation leaves to the engine.
-func (e *Engine[Tx]) withDefaults(op Operation) Operation {
+func (e *Engine[Tx]) withDefaults(op *Operation) {
 	defaultTo(&op.Retention, e.opts.Retention)
 	defaultTo(&op.Tombstone, e.opts.Tombstone)
 	op.Tombstone = max(op.Tombstone, 0)
@@ -140,7 +141,6 @@ func (e *Engine[Tx]) withDefaults(op Operation) Operation {
 	if op.Unknown == nil {
 		op.Unknown = Hold
 	}
-	return op
 }
 
 // call is one call of the engine for one operation.
@@ -153,11 +153,11 @@ type call struct {
 // begin checks the operation and counts the call; the caller ends it with
 // flights.leave when err is nil.
 func (e *Engine[Tx]) begin(op Operation) (*call, error) {
-	op = e.withDefaults(op)
-	id := op.Identity()
 	c := &call{op: op, started: time.Now()}
-	c.gate = store.Gate{Identity: id, Key: id.Key(), Limit: op.Limit, Retention: op.Retention, Tombstone: op.Tombstone}
-	if err := op.validate(e.opts.SingleTenant); err != nil {
+	e.withDefaults(&c.op)
+	id := op.Identity()
+	c.gate = store.Gate{Identity: id, Key: id.Key(), Limit: c.op.Limit, Retention: c.op.Retention, Tombstone: c.op.Tombstone}
+	if err := c.op.validate(e.opts.SingleTenant); err != nil {
 		return nil, c.fail(CodeInvalid, 0, err)
 	}
 	c.gate.Fingerprint = op.Fingerprint
@@ -206,8 +206,18 @@ func (c *call) sameShort(short []byte) bool {
 	return false
 }
 
+// found is judge for an outcome that was just read and is not shared yet: it
+// is marked as replayed.
+func (c *call) found(v store.Verdict) (*Outcome, error) {
+	out, err := c.judge(v)
+	if out != nil {
+		out.Replayed = true
+	}
+	return out, err
+}
+
 // judge turns what a gate found into the duplicate's answer: the frozen
-// outcome or an error. Free is not judged here.
+// outcome or an error. Free is not judged here. It leaves the outcome as it is.
 func (c *call) judge(v store.Verdict) (*Outcome, error) {
 	stored := c.gate.Fingerprint
 	switch {
@@ -224,9 +234,7 @@ func (c *call) judge(v store.Verdict) (*Outcome, error) {
 		if v.Outcome.Result.NotReplayable {
 			return nil, c.fail(CodeNotReplayable, 0, nil)
 		}
-		found := *v.Outcome
-		found.Replayed = true
-		return &found, nil
+		return v.Outcome, nil
 	case store.Discarded:
 		return nil, c.fail(CodeDiscarded, 0, nil)
 	case store.Expired:
@@ -293,7 +301,7 @@ func (e *Engine[Tx]) Look(ctx context.Context, op Operation) (Outcome, error) {
 	if verdict.State == store.Free {
 		return Outcome{}, c.fail(CodeNotFound, 0, nil)
 	}
-	found, err := c.judge(verdict)
+	found, err := c.found(verdict)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -305,11 +313,12 @@ func (e *Engine[Tx]) cached(c *call) (*Outcome, bool) { return e.cache.get(c.gat
 
 // replay answers a duplicate from an outcome that this worker holds.
 func (e *Engine[Tx]) replay(c *call, found *Outcome, cached bool) (Outcome, error) {
-	out, err := c.judge(store.Verdict{State: found.State, Outcome: found})
-	if err != nil {
+	if _, err := c.judge(store.Verdict{State: found.State, Outcome: found}); err != nil {
 		e.sees(c, string(CodeOf(err)), found.Attempt, cached, err)
 		return Outcome{}, err
 	}
-	e.sees(c, SawReplayed, out.Attempt, cached, nil)
-	return *out, nil
+	e.sees(c, SawReplayed, found.Attempt, cached, nil)
+	out := *found
+	out.Replayed = true
+	return out, nil
 }

@@ -65,7 +65,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 		if verdict.State == store.Processing {
 			e.refused.confirmed(c.gate.Key)
 		}
-		return c.judge(verdict)
+		return c.found(verdict)
 	}
 	a.fast = fast
 	f.fence = a.fence
@@ -143,6 +143,9 @@ func (e *Engine[Tx]) decide(ctx context.Context, c *call, resting *store.Attempt
 
 // attempt runs the work of a claimed attempt and ends it.
 func (e *Engine[Tx]) attempt(ctx context.Context, c *call, f *flight, a *Attempt, run func(context.Context, *Attempt) (Result, error), finish func(context.Context, Tx, *Result) error) (*Outcome, error) {
+	if c.op.Detached {
+		ctx = context.WithoutCancel(ctx)
+	}
 	work, lost := context.WithCancelCause(ctx)
 	renewed := make(chan struct{})
 	stop := make(chan struct{})
@@ -332,7 +335,7 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 	case other.Completed:
 		verdict, err := e.ledger.Look(ctx, c.gate.Key)
 		if err == nil && verdict.Outcome != nil {
-			found, err := c.judge(verdict)
+			found, err := c.found(verdict)
 			return none, found, err
 		}
 	case e.refused.believe(c.gate.Key, c.op.Lease):

@@ -56,6 +56,10 @@ type Operation struct {
 	// Wait is how long a duplicate waits for the one in flight before it gets
 	// CodeInFlight; 0 answers at once. A waiter holds no connection.
 	Wait time.Duration
+	// Detached says that cancelling the caller's context ends the wait for the
+	// operation's turn, but no longer its work once that has begun: the work
+	// then ends with its limit, or its lease.
+	Detached bool
 	// Unknown is what happens, in lease mode, to an operation whose last
 	// attempt ended without telling: Hold (also when nil), Retry, Steps or a
 	// Probe.
@@ -144,7 +148,10 @@ func (v Verdict) String() string {
 }
 
 // validate reports every fault of the operation at once, with defaults applied.
-func (op Operation) validate(singleTenant bool) error {
+func (op *Operation) validate(singleTenant bool) error {
+	if op.sound(singleTenant) && op.Identity().Validate() == nil {
+		return nil
+	}
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if op.Tenant == "" && !singleTenant {
@@ -173,4 +180,15 @@ func (op Operation) validate(singleTenant bool) error {
 	within("lease", op.Lease, 10*time.Millisecond, MaxLease)
 	within("wait", op.Wait, 0, MaxWait)
 	return errors.Join(faults...)
+}
+
+// sound is validate without the words, for the calls that have no fault.
+func (op *Operation) sound(singleTenant bool) bool {
+	within := func(d, low, high time.Duration) bool { return low <= d && d <= high }
+	return (op.Tenant != "" || singleTenant) &&
+		(op.Payload == nil || op.Fingerprint.Sum == nil) &&
+		len(op.Origin) <= store.MaxPartSize &&
+		len(op.Fingerprint.Sum) <= 64 && 0 <= op.Fingerprint.Version && op.Fingerprint.Version <= 1<<15-1 &&
+		within(op.Retention, MinRetention, MaxRetention) && within(op.Tombstone, 0, MaxRetention) &&
+		within(op.Limit, time.Millisecond, MaxLimit) && within(op.Lease, 10*time.Millisecond, MaxLease) && within(op.Wait, 0, MaxWait)
 }

@@ -127,10 +127,13 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Cont
 		return nil, c.storeError(err)
 	}
 	if txn == nil {
-		return c.judge(verdict)
+		return c.found(verdict)
 	}
 	defer rollback(ctx, txn) // does nothing once the transaction has ended
 
+	if c.op.Detached {
+		ctx = context.WithoutCancel(ctx)
+	}
 	work, cancel := context.WithTimeout(ctx, c.op.Limit)
 	defer cancel()
 	result, err := fn(work, txn.Tx())
@@ -196,7 +199,7 @@ func (e *Engine[Tx]) commit(ctx context.Context, c *call, txn store.Txn[Tx], end
 		if verdict.State == store.Free {
 			return nil, c.fail(CodeUnavailable, time.Second, err)
 		}
-		return c.judge(verdict)
+		return c.found(verdict)
 	case errors.Is(err, store.ErrCommitUnknown):
 		verdict, settleErr := e.settle(record, c)
 		switch {
@@ -288,7 +291,7 @@ func (e *Engine[Tx]) joined(ctx context.Context, c *call, tx Tx, fn func(context
 		return nil, c.storeError(err)
 	}
 	if part == nil {
-		return c.judge(verdict)
+		return c.found(verdict)
 	}
 	finished := false
 	defer func() {

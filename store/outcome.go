@@ -136,20 +136,21 @@ type Outcome struct {
 // byte as well as a row that was swapped with another. 16 bytes, the front of
 // a SHA-256 over the encodings below.
 func (o *Outcome) Checksum(key Key) []byte {
-	h := sha256.New()
-	writePart(h, "outcome")
-	writePart(h, string(key[:]))
-	var b [14]byte
-	b[0] = byte(o.State)
-	binary.BigEndian.PutUint32(b[1:], uint32(o.Fingerprint.Version))
-	binary.BigEndian.PutUint64(b[5:], uint64(int64(o.Result.Code)))
+	var fixed [14]byte
+	fixed[0] = byte(o.State)
+	binary.BigEndian.PutUint32(fixed[1:], uint32(o.Fingerprint.Version))
+	binary.BigEndian.PutUint64(fixed[5:], uint64(int64(o.Result.Code)))
 	if o.Result.NotReplayable {
-		b[13] = 1
+		fixed[13] = 1
 	}
-	writePart(h, string(b[:]))
-	writePart(h, string(o.Fingerprint.Sum))
-	writePart(h, string(AppendHeader(nil, o.Result.Header)))
-	writePart(h, string(o.Result.Body))
+	h := sha256.New()
+	var short [512]byte
+	b := appendPart(appendPart(short[:0], "outcome"), string(key[:]))
+	b = appendPart(appendPart(b, string(fixed[:])), string(o.Fingerprint.Sum))
+	b = appendPart(b, string(AppendHeader(nil, o.Result.Header)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(o.Result.Body)))
+	h.Write(b)
+	h.Write(o.Result.Body)
 	return h.Sum(nil)[:16]
 }
 
