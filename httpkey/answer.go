@@ -111,25 +111,23 @@ func bodyless(status int) bool {
 	return status < 200 || status == http.StatusNoContent || status == http.StatusNotModified
 }
 
-// connectionHeaders are about one connection and travel no further.
-func connectionHeaders() []string {
-	return []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+// ofConnection tells the headers that are about one connection and travel no
+// further.
+func ofConnection(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return false
 }
 
 // complete makes the header agree with the body: the type is sniffed as
 // net/http would do, and the length is the body's own.
 func (a *answer) complete() {
 	closes := hasToken(a.header["Connection"], "close")
-	for _, name := range dropped(a.header) {
-		delete(a.header, name)
-	}
+	dropConnection(a.header)
 	if closes {
 		a.header.Set("Connection", "close")
-	}
-	for name := range a.header {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			delete(a.header, name)
-		}
 	}
 	delete(a.header, ReplayedHeader)
 	delete(a.header, "Content-Length")
@@ -142,14 +140,17 @@ func (a *answer) complete() {
 	a.header.Set("Content-Length", strconv.FormatInt(a.body.size, 10))
 }
 
-// dropped lists the lines of a header that are about the connection, with
-// those that Connection names.
-func dropped(header http.Header) []string {
-	names := connectionHeaders()
+// dropConnection takes out the lines about the connection, those that
+// Connection names, and trailers.
+func dropConnection(header http.Header) {
 	for token := range tokens(header["Connection"]) {
-		names = append(names, http.CanonicalHeaderKey(token))
+		delete(header, http.CanonicalHeaderKey(token))
 	}
-	return names
+	for name := range header {
+		if ofConnection(name) || strings.HasPrefix(name, http.TrailerPrefix) {
+			delete(header, name)
+		}
+	}
 }
 
 // tokens are the members of a comma-separated list over several lines.
@@ -181,7 +182,7 @@ func neverFrozen(name string) bool {
 		"Authentication-Info", "Proxy-Authentication-Info", "Date", "Content-Length", "Preference-Applied", ReplayedHeader:
 		return true
 	}
-	return slices.Contains(connectionHeaders(), name)
+	return ofConnection(name)
 }
 
 // freeze makes the result that duplicates get. Lines that base has already are
@@ -266,23 +267,21 @@ func (a *answer) send(w http.ResponseWriter) error {
 // replay writes a frozen result out.
 func replay(w http.ResponseWriter, result unavez.Result) error {
 	header := w.Header()
-	replaced := map[string]bool{}
 	caching := false
-	for _, field := range result.Header {
+	for i, field := range result.Header {
 		name := http.CanonicalHeaderKey(field.Name)
 		if neverFrozen(name) { // a result that was put in by hand
 			continue
 		}
 		caching = caching || name == "Cache-Control"
-		if listed(name) {
-			if !slices.Contains(header[name], field.Value) || replaced[name] {
-				header[name] = append(header[name], field.Value)
-			}
+		first := !slices.ContainsFunc(result.Header[:i], func(f unavez.Field) bool { return http.CanonicalHeaderKey(f.Name) == name })
+		switch {
+		case !first:
+		case !listed(name):
+			header[name] = []string{field.Value}
 			continue
-		}
-		if !replaced[name] {
-			delete(header, name)
-			replaced[name] = true
+		case slices.Contains(header[name], field.Value): // a layer around has said it already
+			continue
 		}
 		header[name] = append(header[name], field.Value)
 	}

@@ -18,12 +18,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/memory"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // insert writes one business row on the transaction of a handler.
 type insert func(row string) error
@@ -35,11 +38,11 @@ type shop struct {
 	wrap    func(httpkey.ScopeFunc, *httpkey.Options, http.Handler) (http.Handler, error)
 	insert  func(ctx context.Context, row string) error // under wrap
 	proxy   func(httpkey.ScopeFunc, *url.URL, *httpkey.ProxyOptions) (http.Handler, error)
-	look    func(unavez.Operation) error
 	rows    func() int
 	ops     store.Operations
 	advance func(time.Duration)
 	fault   *fault
+	close   func()
 }
 
 // fault is what goes wrong next, in any store.
@@ -100,11 +103,7 @@ func newShop[Tx any](t *testing.T, ledger store.Ledger[Tx], put func(context.Con
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := engine.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { s.close() })
 	s.handle = func(scope httpkey.ScopeFunc, opts *httpkey.Options, fn func(http.ResponseWriter, *http.Request, insert) error) (http.Handler, error) {
 		layer, err := httpkey.New(engine, scope, opts)
 		if err != nil {
@@ -135,9 +134,10 @@ func newShop[Tx any](t *testing.T, ledger store.Ledger[Tx], put func(context.Con
 		}
 		return p, err
 	}
-	s.look = func(op unavez.Operation) error {
-		_, err := engine.Look(context.Background(), op)
-		return err
+	s.close = func() {
+		if err := engine.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
 	}
 	return s
 }

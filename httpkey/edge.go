@@ -2,6 +2,7 @@ package httpkey
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -139,27 +140,42 @@ func (x *exchange) readBody() *Error {
 	if x.r.ContentLength > x.RequestLimit {
 		return tooLarge()
 	}
-	if x.r.Body != nil && x.r.Body != http.NoBody {
-		limited := io.LimitReader(x.r.Body, x.RequestLimit+1)
-		var b bytes.Buffer
-		if n := x.r.ContentLength; n > 0 {
-			b.Grow(int(min(n, 64<<10)) + bytes.MinRead)
-		}
-		_, err := b.ReadFrom(limited)
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return layerProblem(http.StatusRequestTimeout, TypeBodyTimeout, "", err)
-		case err != nil && int64(b.Len()) <= x.RequestLimit:
-			return layerProblem(http.StatusBadRequest, TypeBodyUnreadable, "", err)
-		case int64(b.Len()) > x.RequestLimit:
-			return tooLarge()
-		}
-		x.body = b.Bytes()
+	body, err := readUpTo(x.r.Body, x.r.ContentLength, x.RequestLimit)
+	switch {
+	case int64(len(body)) > x.RequestLimit:
+		return tooLarge()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return layerProblem(http.StatusRequestTimeout, TypeBodyTimeout, "", err)
+	case err != nil:
+		return layerProblem(http.StatusBadRequest, TypeBodyUnreadable, "", err)
 	}
+	x.body = body
 	c := *x.r
 	x.r = &c
 	x.rewind()
 	return nil
+}
+
+// readUpTo reads a body to its end, or to one byte over the limit. The length
+// that was announced is a hint.
+func readUpTo(body io.Reader, announced, limit int64) ([]byte, error) {
+	if body == nil || body == http.NoBody {
+		return nil, nil
+	}
+	b := make([]byte, 0, min(max(announced, 511), 64<<10, limit)+1)
+	for {
+		n, err := body.Read(b[len(b):min(cap(b), int(limit)+1)])
+		b = b[:len(b)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			return b, nil
+		case err != nil || int64(len(b)) > limit:
+			return b, err
+		}
+		if len(b) == cap(b) {
+			b = slices.Grow(b, 1)
+		}
+	}
 }
 
 // rewind puts the body back, as it is at the start of a run.
@@ -173,6 +189,22 @@ func (x *exchange) rewind() {
 	x.r.GetBody = nil
 }
 
+// turn is the context of the operation. A client that hangs up while it waits
+// for its turn gives the place up; start is called when its turn has come, and
+// from then on the work runs to its end. start reports false when the client had
+// gone before.
+func (x *exchange) turn() (ctx context.Context, start func() bool) {
+	if x.CancelOnDisconnect {
+		return x.r.Context(), func() bool { return true }
+	}
+	ctx = context.WithoutCancel(x.r.Context())
+	if x.op.Wait == 0 { // nobody waits
+		return ctx, func() bool { return true }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	return ctx, context.AfterFunc(x.r.Context(), cancel)
+}
+
 // preferredWait reads "wait=n" of a Prefer header (RFC 7240); the first counts.
 func preferredWait(lines []string) time.Duration {
 	for preference := range tokens(lines) {
@@ -181,11 +213,14 @@ func preferredWait(lines []string) time.Duration {
 		if !strings.EqualFold(strings.TrimSpace(name), "wait") {
 			continue
 		}
-		n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 16)
-		if err != nil {
+		n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 63)
+		switch {
+		case errors.Is(err, strconv.ErrRange):
+			return unavez.MaxWait
+		case err != nil:
 			return 0
 		}
-		return time.Duration(n) * time.Second
+		return time.Duration(min(n, uint64(unavez.MaxWait/time.Second))) * time.Second
 	}
 	return 0
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -66,46 +65,60 @@ func (f *fingerprinter) at(version int, r *http.Request, body []byte) (unavez.Fi
 	return unavez.Fingerprint{Version: FingerprintVersion, Sum: f.sum(r, body)}, true
 }
 
+// maxSmall is up to which size a body is copied rather than hashed in pieces.
+const maxSmall = 4 << 10
+
 // sum is version 1; doc.go has it to the byte.
 func (f *fingerprinter) sum(r *http.Request, body []byte) []byte {
 	path, query := target(r)
 	kind, content, media := f.content(r.Header, body)
-	h := sha256.New()
-	writePart(h, []byte("http"))
-	writePart(h, []byte(r.Method))
-	writePart(h, pathForm(path))
-	writePart(h, queryForm(query))
-	writePart(h, media)
-	writePart(h, []byte(kind))
-	writePart(h, content)
+	b := make([]byte, 0, 256+len(path)+len(query)+len(media)+min(len(content), maxSmall))
+	b = appendPart(b, "http")
+	b = appendPart(b, r.Method)
+	b = appendList(b, func(b []byte) []byte { return appendPath(b, path) })
+	b = appendList(b, func(b []byte) []byte { return appendQuery(b, query) })
+	b = appendPart(b, media)
+	b = appendPart(b, kind)
+	if len(content) <= maxSmall {
+		sum := sha256.Sum256(appendPart(b, content))
+		return sum[:]
+	}
+	h := sha256.New() // a hash never fails to be written to
+	h.Write(binary.BigEndian.AppendUint32(b, uint32(len(content))))
+	h.Write(content)
 	return h.Sum(nil)
 }
 
 // target is path and query as the client sent them, whatever a router or
 // http.StripPrefix has made of the URL since.
 func target(r *http.Request) (path, query string) {
-	if r.RequestURI != "" {
-		if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
-			return u.EscapedPath(), u.RawQuery
-		}
+	if strings.HasPrefix(r.RequestURI, "/") {
+		path, query, _ = strings.Cut(r.RequestURI, "?")
+		return path, query
+	}
+	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
+		return u.EscapedPath(), u.RawQuery
 	}
 	return r.URL.EscapedPath(), r.URL.RawQuery
 }
 
-// pathForm is the list of the path's segments, each percent-decoded.
-func pathForm(escaped string) (out []byte) {
+// appendPath appends the path's segments, each percent-decoded.
+func appendPath(out []byte, escaped string) []byte {
 	for segment := range strings.SplitSeq(escaped, "/") {
 		if plain, err := url.PathUnescape(segment); err == nil {
 			segment = plain
 		}
-		out = appendPart(out, []byte(segment))
+		out = appendPart(out, segment)
 	}
 	return out
 }
 
-// queryForm is the list of names and values, decoded, sorted by name; the
-// values of one name stay in their order.
-func queryForm(raw string) (out []byte) {
+// appendQuery appends names and values, decoded, sorted by name; the values of
+// one name stay in their order.
+func appendQuery(out []byte, raw string) []byte {
+	if raw == "" {
+		return out
+	}
 	type pair struct{ name, value string }
 	var pairs []pair
 	for field := range strings.SplitSeq(raw, "&") {
@@ -122,18 +135,16 @@ func queryForm(raw string) (out []byte) {
 	}
 	slices.SortStableFunc(pairs, func(a, b pair) int { return cmp.Compare(a.name, b.name) })
 	for _, p := range pairs {
-		out = appendPart(appendPart(out, []byte(p.name)), []byte(p.value))
+		out = appendPart(appendPart(out, p.name), p.value)
 	}
 	return out
 }
 
 // content gives the kind of the body's form, the form, and that of its type.
 func (f *fingerprinter) content(header http.Header, body []byte) (kind string, content, media []byte) {
-	lines := header.Values("Content-Type")
-	raw := strings.Join(lines, ", ")
-	name, params, err := mime.ParseMediaType(raw)
-	if err != nil || len(lines) != 1 {
-		return "raw", body, mediaForm("", map[string]string{"": raw})
+	name, params, err := mediaType(header["Content-Type"])
+	if err != nil {
+		return "raw", body, mediaForm("", map[string]string{"": strings.Join(header["Content-Type"], ", ")})
 	}
 	coded := header.Get("Content-Encoding")
 	if coded == "" || strings.EqualFold(coded, "identity") {
@@ -152,6 +163,17 @@ func (f *fingerprinter) content(header http.Header, body []byte) (kind string, c
 	return "raw", body, mediaForm(name, params)
 }
 
+// mediaType reads the one line that there should be.
+func mediaType(lines []string) (name string, params map[string]string, err error) {
+	switch {
+	case len(lines) != 1:
+		return "", nil, fmt.Errorf("%d lines", len(lines))
+	case lines[0] == "application/json": // what most send needs no parsing
+		return lines[0], nil, nil
+	}
+	return mime.ParseMediaType(lines[0])
+}
+
 func isJSON(media string) bool {
 	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
@@ -159,7 +181,10 @@ func isJSON(media string) bool {
 // mediaForm is the list of type, then parameter names and values sorted by
 // name. The charset's case does not count.
 func mediaForm(name string, params map[string]string) []byte {
-	out := appendPart(nil, []byte(name))
+	out := appendPart(nil, name)
+	if len(params) == 0 {
+		return out
+	}
 	names := make([]string, 0, len(params))
 	for p := range params {
 		names = append(names, p)
@@ -170,7 +195,7 @@ func mediaForm(name string, params map[string]string) []byte {
 		if p == "charset" {
 			value = strings.ToLower(value)
 		}
-		out = appendPart(appendPart(out, []byte(p)), []byte(value))
+		out = appendPart(appendPart(out, p), value)
 	}
 	return out
 }
@@ -210,24 +235,24 @@ func partHeader(header textproto.MIMEHeader) (out []byte) {
 					form = mediaForm(media, params)
 				}
 			}
-			out = appendPart(appendPart(out, []byte(strings.ToLower(name))), form)
+			out = appendPart(appendPart(out, strings.ToLower(name)), form)
 		}
 	}
 	return out
 }
 
 // appendPart appends one part of a list: uint32 big-endian length, bytes.
-func appendPart(out, part []byte) []byte {
+func appendPart[T string | []byte](out []byte, part T) []byte {
 	out = binary.BigEndian.AppendUint32(out, uint32(len(part)))
 	return append(out, part...)
 }
 
-// writePart writes one part of a hashed list. A hash never fails to be written to.
-func writePart(h hash.Hash, part []byte) {
-	var n [4]byte
-	binary.BigEndian.PutUint32(n[:], uint32(len(part)))
-	h.Write(n[:])
-	h.Write(part)
+// appendList appends as one part what fill appends.
+func appendList(out []byte, fill func([]byte) []byte) []byte {
+	at := len(out)
+	out = fill(append(out, 0, 0, 0, 0))
+	binary.BigEndian.PutUint32(out[at:], uint32(len(out)-at-4))
+	return out
 }
 
 // validate names what is wrong with the options, for New.

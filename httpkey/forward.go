@@ -180,9 +180,7 @@ func (f *front) outgoing(ctx context.Context, x *exchange) *http.Request {
 // rewrite turns a client's request into one to the upstream: nothing about the
 // connection, nothing that only the proxy may say, and where it came from.
 func (f *front) rewrite(out, in *http.Request, caller Scope) {
-	for _, name := range dropped(out.Header) {
-		delete(out.Header, name)
-	}
+	dropConnection(out.Header)
 	for name := range out.Header {
 		if forwarded(name) || f.claims(name) {
 			delete(out.Header, name)

@@ -163,16 +163,12 @@ func (l *Layer[Tx]) serve(w http.ResponseWriter, r *http.Request, run func(*reco
 		x.fail(problem)
 		return
 	}
-	// A client that hangs up while it waits for its turn gives the place up;
-	// once the handler runs, it runs to its end.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	defer cancel()
-	stop := context.AfterFunc(r.Context(), cancel)
-	defer stop()
+	ctx, start := x.turn()
+	defer start()
 	k := &work[Tx]{x: x, run: run}
 	defer k.close()
 	out, err := l.engine.Do(ctx, x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
-		if !x.CancelOnDisconnect && !stop() && ctx.Err() != nil {
+		if !x.CancelOnDisconnect && !start() && ctx.Err() != nil {
 			return unavez.Result{}, context.Cause(ctx)
 		}
 		x.rewind()

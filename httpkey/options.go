@@ -95,8 +95,9 @@ type Options struct {
 	// Logger gets the causes of the layer's own 5xx answers; default
 	// slog.Default.
 	Logger *slog.Logger
-	// Observe, when not nil, is told of every keyed or refused request. It is
-	// called from many goroutines and must not block.
+	// Observe, when not nil, is told of every request that the layer answers,
+	// not of those that pass through. It is called from many goroutines and must
+	// not block.
 	Observe func(Observation)
 }
 

@@ -96,6 +96,7 @@ func NewProxy[Tx any](engine *unavez.Engine[Tx], scope ScopeFunc, upstream *url.
 	if opts != nil {
 		o = *opts
 	}
+	o.CancelOnDisconnect = false
 	e, err := newEdge(scope, o.Options)
 	faults := []error{err}
 	if engine == nil {
@@ -184,12 +185,9 @@ func (p *Proxy[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.op.Unknown, x.op.Lease = p.Unknown, p.Lease
-	// A client that hangs up before its turn gives the place up; an attempt
-	// that has begun is waited for, since its end must be known.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	defer cancel()
-	stop := context.AfterFunc(r.Context(), cancel)
-	defer stop()
+	// An attempt that has begun is waited for, since its end must be known.
+	ctx, start := x.turn()
+	defer start()
 	var got *answer
 	defer func() {
 		if got != nil {
@@ -197,7 +195,7 @@ func (p *Proxy[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	out, err := p.engine.Lease(ctx, x.op, func(ctx context.Context, _ *unavez.Attempt) (unavez.Result, error) {
-		if !stop() && ctx.Err() != nil {
+		if !start() && ctx.Err() != nil {
 			return unavez.Result{}, unavez.NeverStarted(context.Cause(ctx))
 		}
 		a, err := p.attempt(ctx, x)

@@ -1,0 +1,5 @@
+//go:build !race
+
+package httpkey_test
+
+const raceDetector = false
