@@ -70,5 +70,6 @@ func Cases() []Case {
 		{ID: "D10", Level: Default, Title: "after the retention, after the tombstone", needs: needControls, routes: []string{RouteShort}, run: retention},
 		{ID: "D12", Level: Default, Title: "Connection may not name the key", needs: needControls, routes: modes, run: connectionHeader},
 		{ID: "D13", Level: Default, Title: "Content-Length beside Transfer-Encoding", needs: needControls, run: twoLengths},
+		{ID: "D14", Level: Must, Title: "the handler ends the transaction itself", needs: needControls, run: foreignCommit},
 	}
 }

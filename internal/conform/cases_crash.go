@@ -277,6 +277,24 @@ func handlerPanics(s *session) {
 	s.wantCount(o, 2, 1)
 }
 
+// foreignCommit: a handler that commits would have its rows without the outcome.
+func foreignCommit(s *session) {
+	s.allow(http.StatusInternalServerError)
+	for _, route := range []string{RoutePlain, RouteHandle} {
+		for _, end := range []string{EndCall, EndText} {
+			bad := created("committed by myself")
+			bad.End = end
+			o, k := s.op(route, runs(bad, created("as it should be"))), key()
+			s.wantProblem(s.do(s.post(1, o, k)), kindForeign, http.StatusInternalServerError)
+			s.wantCount(o, 1, 0)
+			second := s.do(s.post(2, o, k))
+			s.wantFirst(second, http.StatusCreated)
+			s.wantReplay(s.do(s.post(1, o, k)), second)
+			s.wantCount(o, 2, 1)
+		}
+	}
+}
+
 // overLimit: a handler slower than its transaction is rolled back, key free.
 func overLimit(s *session) {
 	s.allow(http.StatusServiceUnavailable)

@@ -19,6 +19,7 @@ const (
 	kindUnavailable   = "store-unavailable"
 	kindUnknown       = "outcome-unknown"
 	kindLimit         = "limit-exceeded"
+	kindForeign       = "foreign-commit"
 	kindLeaseLost     = "lease-lost"
 )
 

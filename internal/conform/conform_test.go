@@ -5,6 +5,10 @@ package conform_test
 import (
 	"context"
 	"flag"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -74,8 +78,48 @@ func TestTwoWorkersOnOneSQLiteFileConform(t *testing.T) {
 			}
 		})
 	}
+	t.Run("as any service", p.asAnyService)
 	t.Run("nothing is left behind", func(t *testing.T) { p.settled(t, 2, before) })
 	t.Run("the workers end well", func(t *testing.T) { p.quit(t) })
+}
+
+// asAnyService hides the control endpoints: the cases that need none must pass.
+func (p *pair) asAnyService(t *testing.T) {
+	p.plan(t, "plain/any", conform.Plan{Runs: []conform.Behaviour{{Status: http.StatusCreated, Body: []byte("done"), Rows: 1}}})
+	to, err := url.Parse(p.url(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := httputil.NewSingleHostReverseProxy(to)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/ctl/") {
+			http.NotFound(w, r)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	runner, err := conform.New(t.Context(), conform.Target{
+		P1: front.URL + conform.PathWork + "plain/any", Slack: slack(),
+		Header: http.Header{"Authorization": {"Bearer any@acme"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if runner.Controlled() {
+		t.Error("the control endpoints were found")
+	}
+	passed := 0
+	for _, result := range runner.All(t.Context(), conform.Cases(), nil) {
+		if result.Err != nil {
+			t.Error(result.Err)
+		} else if result.Skipped == "" {
+			passed++
+		}
+	}
+	if want := 10; passed != want {
+		t.Errorf("cases that need no control endpoints: %d passed, want %d", passed, want)
+	}
 }
 
 // settled waits until a worker uses no more than before, and a little: the

@@ -48,6 +48,12 @@ const (
 	PanicAfter  = "after"  // after the rows are written
 )
 
+// How a behaviour ends a transaction that is not its own.
+const (
+	EndCall = "call" // by the transaction's Commit
+	EndText = "text" // by a statement, COMMIT
+)
+
 // About describes the conformance app and its settings.
 type About struct {
 	// Conform is the version of these endpoints, 1.
@@ -102,6 +108,9 @@ type Behaviour struct {
 	Effects int `json:"effects,omitempty"`
 	// Panic is PanicBefore or PanicAfter.
 	Panic string `json:"panic,omitempty"`
+	// End makes a handler in transaction mode end the transaction itself, after
+	// its rows are written and before it answers: EndCall or EndText.
+	End string `json:"end,omitempty"`
 	// Error makes a handler of RouteHandle return an error with Status and this detail.
 	Error string `json:"error,omitempty"`
 	// Echo answers with an Echo of the request instead of Body.

@@ -8,6 +8,7 @@ import (
 
 	modernc "modernc.org/sqlite"
 
+	"github.com/unavez/unavez/internal/conform"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
 )
@@ -29,6 +30,8 @@ type backend[Tx any] struct {
 	timeout time.Duration
 	// insert writes a business row of a path in the transaction.
 	insert func(ctx context.Context, tx Tx, op string) error
+	// end ends the engine's transaction, as no handler should.
+	end func(ctx context.Context, tx Tx, how string) error
 	// insertOnce writes one outside any transaction; one with the same once is
 	// written already when once is not empty.
 	insertOnce func(ctx context.Context, op, once string) error
@@ -44,7 +47,7 @@ const storeTimeout = time.Second
 // openSQLite opens the database file and makes the business table.
 func openSQLite(ctx context.Context, path string) (*backend[*sql.Tx], error) {
 	db, err := sqlite.OpenDB(&modernc.Driver{}, path, &sqlite.Options{
-		BusyTimeout: storeTimeout, HandlerLimit: 2 * time.Second,
+		BusyTimeout: storeTimeout, HandlerLimit: limit, // a busy machine is no fault of a handler
 	})
 	if err != nil {
 		return nil, err
@@ -66,6 +69,13 @@ func openSQLite(ctx context.Context, path string) (*backend[*sql.Tx], error) {
 		unit: ledger, upkeep: ledger, name: "sqlite", timeout: storeTimeout, close: db.Close,
 		insert: func(ctx context.Context, tx *sql.Tx, op string) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO business (op) VALUES (?)`, op)
+			return err
+		},
+		end: func(ctx context.Context, tx *sql.Tx, how string) error {
+			if how == conform.EndCall {
+				return tx.Commit()
+			}
+			_, err := tx.ExecContext(ctx, "COMMIT")
 			return err
 		},
 		insertOnce: func(ctx context.Context, op, once string) error {

@@ -26,6 +26,7 @@ const effectKeyHeader = "Unavez-Derived-Key"
 type hands struct {
 	insert func(ctx context.Context, op string, row int) error
 	key    string
+	end    func(ctx context.Context, how string) error // nil outside a transaction
 }
 
 // perform does what the plan of the request's path says. A returned error is
@@ -53,6 +54,9 @@ func (a *app[Tx]) perform(w http.ResponseWriter, r *http.Request, h hands) error
 		if err := h.insert(r.Context(), p.op, i); err != nil {
 			return err
 		}
+	}
+	if b.End != "" && h.end != nil {
+		_ = h.end(r.Context(), b.End) // a handler that does this does not look at the error either
 	}
 	for range b.Effects {
 		a.journal.charge(p.op, h.key)
@@ -118,7 +122,15 @@ func wait(d time.Duration) {
 
 // handle is the handler of RouteHandle: it returns its errors.
 func (a *app[Tx]) handle(w http.ResponseWriter, r *http.Request, tx Tx) error {
-	return a.perform(w, r, hands{insert: func(ctx context.Context, op string, _ int) error { return a.insert(ctx, tx, op) }})
+	return a.perform(w, r, a.within(tx))
+}
+
+// within are the hands of a handler in the engine's transaction.
+func (a *app[Tx]) within(tx Tx) hands {
+	return hands{
+		insert: func(ctx context.Context, op string, _ int) error { return a.insert(ctx, tx, op) },
+		end:    func(ctx context.Context, how string) error { return a.end(ctx, tx, how) },
+	}
 }
 
 // plain is the handler of the other routes in transaction mode: an
@@ -126,7 +138,7 @@ func (a *app[Tx]) handle(w http.ResponseWriter, r *http.Request, tx Tx) error {
 func (a *app[Tx]) plain(w http.ResponseWriter, r *http.Request) {
 	h := hands{insert: func(ctx context.Context, op string, _ int) error { return a.insertOnce(ctx, op, "") }}
 	if tx, ok := httpkey.Tx[Tx](r.Context()); ok {
-		h.insert = func(ctx context.Context, op string, _ int) error { return a.insert(ctx, tx, op) }
+		h = a.within(tx)
 	}
 	if err := a.perform(w, r, h); err != nil {
 		problem(w, err)
