@@ -2,7 +2,6 @@ package httpkey
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -91,6 +90,7 @@ func (e *edge) admit(w http.ResponseWriter, r *http.Request) (*exchange, *Error)
 	x.op = unavez.Operation{
 		Tenant: x.caller.Tenant, Effect: effect, Key: []string{x.caller.Principal, key},
 		Retention: e.Retention, Tombstone: e.Tombstone, Limit: e.Limit, OwnsRetries: true,
+		Detached: !e.CancelOnDisconnect, Origin: e.origin(r),
 	}
 	if p := x.readBody(); p != nil {
 		return x, p
@@ -100,6 +100,14 @@ func (e *edge) admit(w http.ResponseWriter, r *http.Request) (*exchange, *Error)
 	x.op.Fingerprint, _ = e.prints.at(FingerprintVersion, x.r, x.body)
 	x.op.FingerprintAt = func(version int) (unavez.Fingerprint, bool) { return e.prints.at(version, x.r, x.body) }
 	return x, nil
+}
+
+// origin is where the operator sees that the request came in.
+func (e *edge) origin(r *http.Request) string {
+	if e.Origin != "" || len(r.Pattern) > maxOrigin {
+		return e.Origin
+	}
+	return r.Pattern
 }
 
 // connection refuses a Connection header that would make a proxy on the way
@@ -187,22 +195,6 @@ func (x *exchange) rewind() {
 	x.r.ContentLength = int64(len(x.body))
 	x.r.TransferEncoding = nil
 	x.r.GetBody = nil
-}
-
-// turn is the context of the operation. A client that hangs up while it waits
-// for its turn gives the place up; start is called when its turn has come, and
-// from then on the work runs to its end. start reports false when the client had
-// gone before.
-func (x *exchange) turn() (ctx context.Context, start func() bool) {
-	if x.CancelOnDisconnect {
-		return x.r.Context(), func() bool { return true }
-	}
-	ctx = context.WithoutCancel(x.r.Context())
-	if x.op.Wait == 0 { // nobody waits
-		return ctx, func() bool { return true }
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	return ctx, context.AfterFunc(x.r.Context(), cancel)
 }
 
 // preferredWait reads "wait=n" of a Prefer header (RFC 7240); the first counts.

@@ -314,8 +314,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// dress puts the proxy's CORS headers in the place of the application's.
-func (f *front) dress(header http.Header, r *http.Request) {
+// undress takes the application's CORS headers out where the proxy has its own.
+func (f *front) undress(header http.Header) {
 	if f.CORS == nil {
 		return
 	}
@@ -324,5 +324,10 @@ func (f *front) dress(header http.Header, r *http.Request) {
 			delete(header, name)
 		}
 	}
+}
+
+// dress puts the proxy's CORS headers in the place of the application's.
+func (f *front) dress(header http.Header, r *http.Request) {
+	f.undress(header)
 	f.CORS.apply(header, r)
 }

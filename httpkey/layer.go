@@ -163,14 +163,9 @@ func (l *Layer[Tx]) serve(w http.ResponseWriter, r *http.Request, run func(*reco
 		x.fail(problem)
 		return
 	}
-	ctx, start := x.turn()
-	defer start()
 	k := &work[Tx]{x: x, run: run}
 	defer k.close()
-	out, err := l.engine.Do(ctx, x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
-		if !x.CancelOnDisconnect && !start() && ctx.Err() != nil {
-			return unavez.Result{}, context.Cause(ctx)
-		}
+	out, err := l.engine.Do(r.Context(), x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
 		x.rewind()
 		return k.do(ctx, tx)
 	})
@@ -232,15 +227,11 @@ func (l *Layer[Tx]) unkeyed(w http.ResponseWriter, r *http.Request, run func(*re
 	x := &exchange{edge: e, w: w, r: r, started: time.Now()}
 	x.op = unavez.Operation{
 		Tenant: "-", Effect: effect, Key: []string{"", "unkeyed", rand.Text()},
-		Retention: unavez.MinRetention, Tombstone: -1, Limit: e.Limit,
-	}
-	ctx := context.WithoutCancel(r.Context())
-	if e.CancelOnDisconnect {
-		ctx = r.Context()
+		Retention: unavez.MinRetention, Tombstone: -1, Limit: e.Limit, Detached: !e.CancelOnDisconnect,
 	}
 	k := &work[Tx]{x: x, run: run}
 	defer k.close()
-	out, err := l.engine.Do(ctx, x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
+	out, err := l.engine.Do(r.Context(), x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
 		_, err := k.do(ctx, tx)
 		switch {
 		case k.failed != nil:

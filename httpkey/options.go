@@ -21,8 +21,12 @@ const (
 	DefaultSpoolLimit = 256 << 20
 )
 
-// maxResponseLimit bounds Options.ResponseLimit: a stored answer is one row.
-const maxResponseLimit = 16 << 20
+const (
+	// maxResponseLimit bounds Options.ResponseLimit: a stored answer is one row.
+	maxResponseLimit = 16 << 20
+	// maxOrigin is the longest origin, in bytes.
+	maxOrigin = 1024
+)
 
 // Scope says who is calling. It comes from authentication.
 type Scope struct {
@@ -76,7 +80,8 @@ type Options struct {
 	// commits (Layer.Wrap only); nil means everything but 5xx, 408, 425 and 429.
 	Commit func(status int) bool
 	// CancelOnDisconnect cancels the handler when the client hangs up (Layer
-	// only). Otherwise it runs to its end and a repeated request gets the answer.
+	// only). Otherwise it runs to its end and a repeated request gets the answer;
+	// only a client that hangs up before its turn gives its place up.
 	CancelOnDisconnect bool
 	// AuthorizeReplay, when not nil, is asked before a stored answer is sent
 	// again. Its error is the answer, 403 unless an [Error] says otherwise; the
@@ -90,6 +95,9 @@ type Options struct {
 	// CORS, when not nil, puts CORS headers on the layer's own answers (Layer:
 	// errors and replays; Proxy: everything, preflights included).
 	CORS *CORS
+	// Origin is where the operator sees that an operation came in; default the
+	// pattern of the http.ServeMux that the request went through.
+	Origin string
 	// Docs is the page that describes the types of problems; default DefaultDocs.
 	Docs string
 	// Logger gets the causes of the layer's own 5xx answers; default
@@ -169,6 +177,9 @@ func (o Options) resolve(scope ScopeFunc) (Options, error) {
 	}
 	if o.Limit < 0 || o.Limit > unavez.MaxLimit {
 		fault("limit: %v, at most %v", o.Limit, unavez.MaxLimit)
+	}
+	if len(o.Origin) > maxOrigin {
+		fault("origin: %d bytes, at most %d", len(o.Origin), maxOrigin)
 	}
 	if u, err := url.Parse(o.Docs); err != nil || u.Fragment != "" || strings.ContainsAny(o.Docs, "<>\" ") {
 		fault("docs: %q is no URL without a fragment", o.Docs)

@@ -57,11 +57,25 @@ type Error struct {
 	Err error
 }
 
-// Errorf makes an [Error] whose detail is shown to the client. A %w verb makes
-// the operand its cause.
+// Errorf makes an [Error] whose detail is shown to the client. The operand of a
+// %w verb becomes its cause, whose own text goes to the log and is left out of
+// the detail.
 func Errorf(status int, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Status: status, Detail: err.Error(), Err: errors.Unwrap(err)}
+	var causes []error
+	switch wrapped := err.(type) {
+	case interface{ Unwrap() error }:
+		causes = []error{wrapped.Unwrap()}
+	case interface{ Unwrap() []error }:
+		causes = wrapped.Unwrap()
+	}
+	detail := err.Error()
+	for _, cause := range causes {
+		if text := cause.Error(); text != "" {
+			detail = strings.ReplaceAll(detail, text, "")
+		}
+	}
+	return &Error{Status: status, Detail: strings.TrimRight(detail, ": "), Err: errors.Join(causes...)}
 }
 
 // Error is status, title, detail and cause.

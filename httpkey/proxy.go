@@ -185,24 +185,20 @@ func (p *Proxy[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.op.Unknown, x.op.Lease = p.Unknown, p.Lease
-	// An attempt that has begun is waited for, since its end must be known.
-	ctx, start := x.turn()
-	defer start()
 	var got *answer
 	defer func() {
 		if got != nil {
 			got.body.close()
 		}
 	}()
-	out, err := p.engine.Lease(ctx, x.op, func(ctx context.Context, _ *unavez.Attempt) (unavez.Result, error) {
-		if !start() && ctx.Err() != nil {
-			return unavez.Result{}, unavez.NeverStarted(context.Cause(ctx))
-		}
+	// Detached: an attempt that has begun is waited for, since its end must be known.
+	out, err := p.engine.Lease(r.Context(), x.op, func(ctx context.Context, _ *unavez.Attempt) (unavez.Result, error) {
 		a, err := p.attempt(ctx, x)
 		if err != nil {
 			return unavez.Result{}, err
 		}
 		got = a
+		p.undress(a.header)
 		return p.classify(a, x.ResponseLimit)
 	}, nil)
 	p.end(x, got, out, err)
