@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -222,14 +223,18 @@ type process struct {
 	out *bufio.Scanner
 }
 
+// nameOf is the driver's name in drivers.
+func nameOf(drv driver.Driver) string {
+	if _, ok := drv.(*ncruces.SQLite); ok {
+		return "ncruces"
+	}
+	return "modernc"
+}
+
 // start runs a role of child in a process of its own.
 func start(t *testing.T, role string, drv driver.Driver, path string, parts ...string) *process {
 	t.Helper()
-	name := "modernc"
-	if _, ok := drv.(*ncruces.SQLite); ok {
-		name = "ncruces"
-	}
-	cmd := exec.Command(os.Args[0], append([]string{name, path}, parts...)...)
+	cmd := exec.Command(os.Args[0], append([]string{nameOf(drv), path}, parts...)...)
 	cmd.Env = append(os.Environ(), "UNAVEZ_SQLITE_CHILD="+role)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -284,12 +289,24 @@ func child(role string) {
 		fail(write(ctx, txn.Tx(), parts[0]))
 		fmt.Println("wrote " + parts[0])
 		select {}
+	case "write": // one operation, which may fail
+		txn, _, err := s.Begin(ctx, gate)
+		fail(err)
+		fail(write(ctx, txn.Tx(), parts[0]))
+		_, err = txn.Commit(ctx, completed("x"))
+		fail(err)
 	case "count": // run operations until killed
 		for i := 0; ; i++ {
 			gate := gateOf(parts[0], fmt.Sprint(i))
 			txn, v, err := s.Begin(ctx, gate)
 			fail(err)
 			if txn == nil && v.State == store.Completed {
+				fmt.Printf("done %d\n", i)
+				continue
+			}
+			if txn == nil && v.State == store.Processing {
+				i-- // the other worker has it
+				runtime.Gosched()
 				continue
 			}
 			if txn == nil {
