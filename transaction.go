@@ -134,10 +134,11 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Cont
 	if c.op.Detached {
 		ctx = context.WithoutCancel(ctx)
 	}
-	work, cancel := context.WithTimeout(ctx, c.op.Limit)
+	limit := time.Now().Add(c.op.Limit)
+	work, cancel := context.WithDeadline(ctx, limit)
 	defer cancel()
 	result, err := fn(work, txn.Tx())
-	if errors.Is(work.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+	if !time.Now().Before(limit) { // by the clock: after a pause the context's timer may not have fired yet
 		return nil, c.fail(CodeLimit, time.Second, err)
 	}
 	var no *refusal
