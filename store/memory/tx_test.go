@@ -349,3 +349,22 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 			len(s.outcomes), len(s.attempts), len(s.transitions), len(s.locks), len(s.rows.open))
 	}
 }
+
+func TestATakeoverWhoseAttemptIsGoneCommitsNothing(t *testing.T) {
+	b := setup(t)
+	gate := gateOf("gone")
+	_, _, err := b.s.Claim(t.Context(), store.Claim{Gate: gate, Lease: time.Minute})
+	b.must(err)
+	b.clock.advance(time.Hour)
+	next := gate
+	next.From = 1
+	takeover := b.begin(next)
+	b.must(takeover.Tx().Put("a", "1"))
+	// The holder wakes up and knows that it has sent nothing.
+	b.must(b.s.Rest(t.Context(), gate.Key, 1, store.Rest{State: store.Free, Reason: "never started"}))
+	_, err = takeover.Commit(t.Context(), done())
+	b.is(err, store.ErrLeaseLost)
+	if v, err := b.s.Settle(t.Context(), gate.Key); err != nil || v.State != store.Free || len(b.s.All()) != 0 {
+		t.Errorf("%+v, %v, rows %v", v, err, b.s.All())
+	}
+}

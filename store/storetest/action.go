@@ -291,6 +291,7 @@ func expireTests[Tx any]() []test[Tx] {
 	return []test[Tx]{
 		{name: "expired leases become unknown in batches", run: expireBatches[Tx]},
 		{name: "an expiry does not take a renewed lease", run: expireRace[Tx]},
+		{name: "an expiry is written once, by whoever meets it first", run: expireOnce[Tx]},
 	}
 }
 
@@ -354,5 +355,30 @@ func expireRace[Tx any](b *bed[Tx]) {
 			return err
 		})
 		b.refused(b.Ledger, gate, store.Processing)
+	}
+}
+
+func expireOnce[Tx any](b *bed[Tx]) {
+	refused, taken, swept := b.gate("met by a claim"), b.gate("taken over by a claim"), b.gate("met by nobody")
+	for _, gate := range []store.Gate{refused, taken, swept} {
+		b.claim(gate)
+	}
+	b.Advance(b.T, lease+margin)
+	b.look(swept, store.Unknown) // reading writes nothing
+	b.refused(b.worker(1), swept, store.Unknown)
+	b.claimRefused(refused, store.Unknown)
+	taken.From = 1
+	b.claim(taken)
+	got, err := b.upkeep.Expire(b.ctx, 10)
+	b.must("Expire", err)
+	if len(got) != 1 || got[0].Key != swept.Key {
+		b.Errorf("Expire: %+v, want the one that nobody had met", got)
+	}
+	b.claimRefused(swept, store.Unknown)
+	if b.ops == nil {
+		return
+	}
+	for _, gate := range []store.Gate{refused, taken, swept} {
+		b.history(gate, store.Transition{From: store.Processing, To: store.Unknown, Attempt: 1})
 	}
 }

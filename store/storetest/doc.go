@@ -32,5 +32,6 @@
 // From a transaction's first write to its end the suite calls, in the same
 // goroutine, only methods that read or that try the same operation's lock: a
 // database with one writer passes. It waits on signals and deadlines and never
-// for time to pass, apart from the one test of the transaction's limit.
+// for time to pass, apart from a transaction's limit and from giving a call that
+// must wait the time to be wrong.
 package storetest

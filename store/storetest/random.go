@@ -15,7 +15,7 @@ import (
 // ten, so that a clock that runs a little while the list does decides nothing.
 const (
 	randomKeys      = 4
-	randomLength    = 400
+	randomLength    = 500
 	randomLease     = 65 * time.Minute
 	randomDue       = 35 * time.Minute
 	randomRetention = 185 * time.Minute

@@ -176,6 +176,12 @@ func finishWaits[Tx any](b *bed[Tx]) {
 			txn, err := b.claimer(1).Finish(b.ctx, gate, 1)
 			late <- finished{txn, err}
 		}()
+		grace := time.NewTimer(50 * time.Millisecond)
+		select {
+		case got := <-late:
+			b.Fatalf("Finish beside a takeover: transaction %v, %v; want it to wait", got.txn != nil, got.err)
+		case <-grace.C: // it waits, or has not come that far
+		}
 		if commits {
 			b.write(txn, "takeover")
 			b.commit(txn, completed(answer("takeover")))
