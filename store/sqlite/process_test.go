@@ -111,8 +111,10 @@ func TestStoppedWorkerKeepsItsKeysAndStopsWritersOnly(t *testing.T) {
 
 func TestTwoBusyWorkersBothGetOn(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		a := fresh(t, drv, nil) // the default limits
-		b := open(t, drv, a.path, nil)
+		opts := patient()
+		opts.BusyTimeout = 0 // the default
+		a := fresh(t, drv, opts)
+		b := open(t, drv, a.path, opts)
 		const callers, each = 8, 40
 		done := make(chan int, 2*callers*each)
 		var wg sync.WaitGroup
