@@ -255,6 +255,9 @@ func (b *bed) sendTo(base, method, path, body string, header ...string) reply {
 			req.Host = header[i+1]
 			continue
 		}
+		if header[i] == "Content-Type" {
+			req.Header.Del(header[i])
+		}
 		req.Header.Add(header[i], header[i+1])
 	}
 	resp, err := b.client.Do(req)

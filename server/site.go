@@ -221,7 +221,9 @@ type arriving struct {
 
 func (a *arriving) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
-	if err != nil {
+	// Only the whole body ends its time limit: net/http reads on after an
+	// error, to use the connection again.
+	if err == io.EOF {
 		a.once.Do(a.whole)
 	}
 	return n, err

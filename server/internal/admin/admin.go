@@ -299,7 +299,8 @@ func (a *api) act(r *http.Request, action string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
+	// A form of another page cannot send this type, and not two of them.
+	if kinds := r.Header["Content-Type"]; len(kinds) != 1 || strings.TrimSpace(strings.Split(kinds[0], ";")[0]) != "application/json" {
 		return nil, httpkey.Errorf(http.StatusUnsupportedMediaType, "Send application/json.")
 	}
 	var d Decision
