@@ -73,6 +73,7 @@ func layers() []layer {
 		{pkg: "internal/gateway/..."},
 		{pkg: "internal/conform/app", module: []string{".", "store/...", "httpkey", "internal/conform", helpers}, foreign: []string{"modernc.org/sqlite", "github.com/jackc/pgx/v5"}},
 		{pkg: "internal/conform/...", module: []string{helpers}},
+		{pkg: "internal/testenv", foreign: []string{"github.com/jackc/pgx/v5"}}, // makes databases for tests
 		{pkg: "internal/...", module: []string{"store", "lease", helpers}},
 	}
 }

@@ -1,0 +1,214 @@
+//go:build unix
+
+package testenv
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresServer is a PostgreSQL of one test's own, with fsync on. It ends with
+// the test, and its data with it. Its methods are for the test's goroutine.
+type PostgresServer struct {
+	process
+	bin      string
+	dir      string
+	port     int
+	settings []string
+}
+
+// StartPostgres makes and runs an empty PostgreSQL, which takes some seconds.
+// Each setting is "name=value"; it comes after, and so wins over, the own ones.
+func StartPostgres(tb testing.TB, settings ...string) *PostgresServer {
+	tb.Helper()
+	s := newPostgres(tb, settings)
+	if err := s.run("initdb", "-D", s.dir, "-U", "postgres", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"); err != nil {
+		tb.Fatal(err)
+	}
+	s.first(tb)
+	return s
+}
+
+func newPostgres(tb testing.TB, settings []string) *PostgresServer {
+	tb.Helper()
+	bin := postgresFolder()
+	if bin == "" {
+		missing(tb, "no PostgreSQL binaries (set PGBIN); run, as root: scripts/services up postgres")
+	}
+	// Not the test's own folder: as root, that is closed to the server's user.
+	parent, err := os.MkdirTemp("", "unavez-postgres-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := os.RemoveAll(parent); err != nil {
+			tb.Error(err)
+		}
+	})
+	s := &PostgresServer{bin: bin, dir: filepath.Join(parent, "data"), settings: settings}
+	s.process = process{tb: tb, name: "postgres", ready: "ready to accept ", build: s.command}
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	if id := s.attributes().Credential; id != nil {
+		for _, owned := range []string{parent, s.dir} {
+			if err := os.Chown(owned, int(id.Uid), int(id.Gid)); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+// postgresFolder finds the folder of initdb and postgres: PGBIN, else the newest.
+func postgresFolder() string {
+	if bin := os.Getenv("PGBIN"); bin != "" {
+		return bin
+	}
+	var best string
+	newest := 0
+	for _, pattern := range []string{"/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin"} {
+		found, _ := filepath.Glob(pattern) // the patterns are well formed
+		for _, bin := range found {
+			_, major, _ := strings.Cut(filepath.Base(filepath.Dir(bin)), "@")
+			if major == "" {
+				major = filepath.Base(filepath.Dir(bin))
+			}
+			version, _ := strconv.Atoi(major) // 0 loses
+			if _, err := os.Stat(filepath.Join(bin, "initdb")); err == nil && version > newest {
+				best, newest = bin, version
+			}
+		}
+	}
+	if best == "" {
+		if initdb, err := exec.LookPath("initdb"); err == nil {
+			best = filepath.Dir(initdb)
+		}
+	}
+	return best
+}
+
+// attributes are those of a server; as root it runs as the user postgres, since
+// the server refuses root.
+func (s *PostgresServer) attributes() *syscall.SysProcAttr {
+	s.tb.Helper()
+	a := attributes()
+	if os.Geteuid() != 0 {
+		return a
+	}
+	owner, err := user.Lookup("postgres")
+	if err != nil {
+		s.tb.Fatalf("PostgreSQL refuses to run as root: %v", err)
+	}
+	uid, _ := strconv.ParseUint(owner.Uid, 10, 32) // numbers, on unix
+	gid, _ := strconv.ParseUint(owner.Gid, 10, 32)
+	a.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return a
+}
+
+// run runs one of PostgreSQL's programs to its end.
+func (s *PostgresServer) run(program string, arguments ...string) error {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(s.tb.Context(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, program), arguments...)
+	cmd.Dir, cmd.SysProcAttr = filepath.Dir(s.dir), s.attributes()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return errors.New(program + ": " + err.Error() + ":\n" + string(out))
+	}
+	return nil
+}
+
+func (s *PostgresServer) command() *exec.Cmd {
+	arguments := []string{"-D", s.dir, "-p", strconv.Itoa(s.port)}
+	for _, setting := range append([]string{
+		"listen_addresses=" + host, "unix_socket_directories=", "max_connections=100", "shared_buffers=32MB",
+		"wal_level=logical", "max_prepared_transactions=16", "fsync=on",
+	}, s.settings...) {
+		arguments = append(arguments, "-c", setting)
+	}
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), arguments...)
+	cmd.Dir, cmd.SysProcAttr = s.dir, s.attributes()
+	return cmd
+}
+
+func (s *PostgresServer) first(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(s.kill)
+	first(tb, func(port int) error {
+		s.port = port
+		return s.start()
+	})
+}
+
+// URL names its database postgres, as a superuser; the same after a restart.
+func (s *PostgresServer) URL() string {
+	return "postgres://postgres@" + s.Addr() + "/postgres?sslmode=disable"
+}
+
+// Addr is its host:port.
+func (s *PostgresServer) Addr() string { return address(s.port) }
+
+// Kill ends it and its backends at once, as kill -9 does.
+func (s *PostgresServer) Kill() { s.tb.Helper(); s.kill() }
+
+// Stop shuts it down in order, breaking off what runs.
+func (s *PostgresServer) Stop() {
+	s.tb.Helper()
+	if s.running == nil {
+		return
+	}
+	_ = s.running.Process.Signal(syscall.SIGINT) // one that has ended needs none
+	s.wait()
+}
+
+// Start runs it again, as it was left.
+func (s *PostgresServer) Start() {
+	s.tb.Helper()
+	if err := s.start(); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
+// Pause stops it and its backends as they stand.
+func (s *PostgresServer) Pause() { s.tb.Helper(); s.signal(syscall.SIGSTOP) }
+
+// Resume lets it go on after [PostgresServer.Pause].
+func (s *PostgresServer) Resume() { s.tb.Helper(); s.signal(syscall.SIGCONT) }
+
+// Standby copies it and runs the copy as its streaming standby.
+func (s *PostgresServer) Standby(settings ...string) *PostgresServer {
+	s.tb.Helper()
+	standby := newPostgres(s.tb, settings)
+	if err := standby.run("pg_basebackup", "-D", standby.dir, "-h", host, "-p", strconv.Itoa(s.port), "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "-N"); err != nil {
+		s.tb.Fatal(err)
+	}
+	standby.first(s.tb)
+	return standby
+}
+
+// Promote makes a standby a primary, on a timeline of its own.
+func (s *PostgresServer) Promote() {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(s.tb.Context(), limit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }() // the answer is here
+	var done bool
+	if err := conn.QueryRow(ctx, "select pg_promote(true, 60)").Scan(&done); err != nil || !done {
+		s.tb.Fatalf("promote: %v, %v", done, err)
+	}
+}
