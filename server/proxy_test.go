@@ -220,6 +220,24 @@ func TestTheBackgroundSettlesWhatItsProbeCanTell(t *testing.T) {
 	}
 }
 
+func TestTheBackgroundSettlesWhatWasLeftBeforeARestart(t *testing.T) {
+	t.Parallel()
+	b := start(t, probing)
+	b.app.set("/orders", dies)
+	b.app.set("/probe", dies)
+	b.post("/orders", "k-1")
+	if op := b.operation("/http//k-1"); op.State != "unknown" || op.Origin != "POST /orders" {
+		t.Fatalf("%+v", op)
+	}
+	b.halt()
+	b.app.set("/probe", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"state":"paid","order":{"id":5}}`) })
+	b.serve()
+	b.eventually("the operation is completed", func() bool { return b.operation("/http//k-1").State == "completed" })
+	if got := b.post("/orders", "k-1"); got.status != 201 || got.body != `{"id":5}` || b.app.count("POST /orders") != 1 {
+		t.Errorf("then %+v after %d calls", got, b.app.count("POST /orders"))
+	}
+}
+
 func TestNotDoneIsNotBelievedBeforeTheSettleDelay(t *testing.T) {
 	t.Parallel()
 	b := start(t, strings.Replace(probing, "settle: 0s", "settle: 1h", 1))

@@ -1,0 +1,560 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+	binary  string
+)
+
+// TestMain builds the program once: these tests are about the process.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "unavez-test-")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "unavez")
+	out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s\n%v\n", out, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir) // the test's own folder
+	os.Exit(code)
+}
+
+// result is what a finished command left.
+type result struct {
+	code     int
+	out, err string
+}
+
+// invoke runs the program to its end.
+func invoke(t *testing.T, dir string, env []string, args ...string) result {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), binary, args...)
+	var out, errs bytes.Buffer
+	c.Dir, c.Stdout, c.Stderr = dir, &out, &errs
+	c.Env = append(os.Environ(), env...)
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{c.ProcessState.ExitCode(), out.String(), errs.String()}
+}
+
+// child is the program, serving.
+type child struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	requests string
+	admin    string
+	log      chan string // every line
+	out      *bytes.Buffer
+	exited   chan struct{}
+	err      error
+}
+
+// serve starts the program in a folder, with variables in its environment, and
+// waits until it listens.
+func serve(t *testing.T, dir string, env ...string) *child {
+	t.Helper()
+	s := &child{t: t, log: make(chan string, 10_000), out: &bytes.Buffer{}, exited: make(chan struct{})}
+	s.cmd = exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+	s.cmd.Env = append(os.Environ(), env...)
+	s.cmd.Dir, s.cmd.Stdout = dir, s.out
+	stderr, err := s.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			s.log <- lines.Text()
+		}
+	})
+	go func() {
+		reading.Wait() // Wait closes the pipe
+		s.err = s.cmd.Wait()
+		close(s.exited)
+	}()
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill() // it may have ended already
+		<-s.exited
+	})
+	var listening struct{ Requests, Admin string }
+	if err := json.Unmarshal([]byte(s.wait(`"msg":"listening"`)), &listening); err != nil {
+		t.Fatal(err)
+	}
+	s.requests, s.admin = "http://"+listening.Requests, "http://"+listening.Admin
+	return s
+}
+
+// wait reads log lines until one holds the text.
+func (s *child) wait(text string) string {
+	s.t.Helper()
+	limit := time.NewTimer(30 * time.Second)
+	defer limit.Stop()
+	for {
+		select {
+		case line := <-s.log:
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-limit.C:
+			s.t.Fatalf("%q was not logged", text)
+		}
+	}
+}
+
+// end waits for the process and gives its exit code.
+func (s *child) end() int {
+	s.t.Helper()
+	select {
+	case <-s.exited:
+	case <-time.After(30 * time.Second):
+		s.t.Fatal("the process does not end")
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+func (s *child) signal(sig os.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func send(t *testing.T, method, url, body string, header ...string) (reply, error) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return reply{}, err
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	return reply{resp.StatusCode, resp.Header, string(got)}, err
+}
+
+func must(t *testing.T, r reply, err error) reply {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const order = `{"customer":"c-1","currency":"BRL","items":[{"sku":"A","quantity":2,"unit_price":1500}]}`
+
+func post(t *testing.T, s *child, key string, header ...string) reply {
+	t.Helper()
+	r, err := send(t, http.MethodPost, s.requests+"/orders", order, append([]string{"Idempotency-Key", key}, header...)...)
+	return must(t, r, err)
+}
+
+// orders counts what the example holds.
+func orders(t *testing.T, s *child) int {
+	t.Helper()
+	r, err := send(t, http.MethodGet, s.requests+"/orders", "")
+	var list struct{ Orders []any }
+	if err := json.Unmarshal([]byte(must(t, r, err).body), &list); err != nil {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	return len(list.Orders)
+}
+
+func TestTheSameOrderTwiceIsOneOrderAndOneAnswer(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	first, second := post(t, s, "order-1"), post(t, s, "order-1")
+	if first.status != 201 || first.header.Get("Idempotent-Replayed") != "" || first.header.Get("Unavez-Example") != "orders" {
+		t.Errorf("first: %+v", first)
+	}
+	if second.status != 201 || second.body != first.body || second.header.Get("Idempotent-Replayed") != "true" || second.header.Get("Location") != first.header.Get("Location") || len(second.header["Unavez-Example"]) != 1 {
+		t.Errorf("second: %+v", second)
+	}
+	if n := orders(t, s); n != 1 {
+		t.Errorf("%d orders", n)
+	}
+	r, err := send(t, http.MethodGet, s.requests+first.header.Get("Location"), "")
+	if got := must(t, r, err); got.body != first.body {
+		t.Errorf("the order is shown as %s", got.body)
+	}
+	s.signal(syscall.SIGTERM)
+	if code := s.end(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+}
+
+func TestAnOrderWhoseWorkerWasKilledInTheMiddleIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serve(t, dir)
+	post(t, s, "order-1")
+	lost := make(chan error, 1)
+	go func() {
+		_, err := send(t, http.MethodPost, s.requests+"/orders", order, "Idempotency-Key", "order-2", "Example-Pause", "8s")
+		lost <- err
+	}()
+	s.wait("the example pauses")
+	s.signal(syscall.SIGKILL)
+	s.end()
+	if err := <-lost; err == nil {
+		t.Error("an answer came from a killed process")
+	}
+	s = serve(t, dir)
+	if n := orders(t, s); n != 1 {
+		t.Errorf("%d orders after the kill", n)
+	}
+	first, second := post(t, s, "order-2"), post(t, s, "order-2")
+	if first.status != 201 || second.body != first.body || orders(t, s) != 2 {
+		t.Errorf("first %+v, second %+v, %d orders", first, second, orders(t, s))
+	}
+	if again := post(t, s, "order-1"); again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("the order from before the kill: %+v", again)
+	}
+}
+
+func TestThePrintedCommandsWork(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	text := strings.ReplaceAll(s.out.String(), "\\\n", "")
+	if strings.Count(text, "EXAMPLE") != 4 || !strings.Contains(text, s.requests) || !strings.Contains(text, s.admin) {
+		t.Errorf("start lines:\n%s", text)
+	}
+	quoted := regexp.MustCompile(`'([^']*)'|(\S+)`)
+	var id string
+	n := 0
+	for line := range strings.Lines(text) {
+		words := quoted.FindAllStringSubmatch(line, -1)
+		if len(words) == 0 || words[0][0] != "curl" {
+			continue
+		}
+		n++
+		method, url, body := http.MethodGet, "", ""
+		var header []string
+		for i := 1; i < len(words); i++ {
+			word := words[i][1] + words[i][2]
+			switch word {
+			case "-i":
+			case "-H", "-d":
+				i++
+				value := words[i][1] + words[i][2]
+				if word == "-d" {
+					method, body = http.MethodPost, value
+				} else {
+					name, value, _ := strings.Cut(value, ": ")
+					header = append(header, name, value)
+				}
+			default:
+				url = strings.ReplaceAll(word, "ORDER", id)
+			}
+		}
+		for i, name := range header {
+			if name == "Example-Pause" {
+				header[i+1] = "1ms"
+			}
+		}
+		r, err := send(t, method, url, body, header...)
+		got := must(t, r, err)
+		if want := map[string]int{"GET": 200, "POST": 201}[method]; got.status != want {
+			t.Errorf("%s\ngave %+v", line, got)
+		}
+		if id == "" {
+			id = strings.TrimPrefix(got.header.Get("Location"), "/orders/")
+		}
+	}
+	if n != 5 || orders(t, s) != 2 {
+		t.Errorf("%d commands, %d orders", n, orders(t, s))
+	}
+}
+
+func TestAPausedOrderEndsBeforeTheProcessDoesAndASecondSignalEndsItAtOnce(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	answered := make(chan reply, 1)
+	go func() {
+		r, _ := send(t, http.MethodPost, s.requests+"/orders", order, "Idempotency-Key", "order-1", "Example-Pause", "500ms")
+		answered <- r
+	}()
+	s.wait("the example pauses")
+	s.signal(syscall.SIGINT)
+	if got := <-answered; got.status != 201 {
+		t.Errorf("answered %+v", got)
+	}
+	if code := s.end(); code != 0 {
+		t.Errorf("ended with %d", code)
+	}
+
+	s = serve(t, t.TempDir())
+	go func() {
+		r, _ := send(t, http.MethodPost, s.requests+"/orders", order, "Idempotency-Key", "order-1", "Example-Pause", "8s")
+		answered <- r
+	}()
+	s.wait("the example pauses")
+	s.signal(syscall.SIGTERM)
+	s.wait(`"msg":"stopping"`)
+	begun := time.Now()
+	s.signal(syscall.SIGTERM)
+	s.end()
+	if took := time.Since(begun); took > 6*time.Second || s.cmd.ProcessState.Success() {
+		t.Errorf("ended after %v, success %t", took, s.cmd.ProcessState.Success())
+	}
+	if got := <-answered; got.status != 0 {
+		t.Errorf("answered %+v", got)
+	}
+}
+
+// application dies in the middle of its first answers.
+func application(t *testing.T, deaths int) (url string, calls func() int) {
+	var mu sync.Mutex
+	n := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // it has arrived whole
+		mu.Lock()
+		n++
+		die := n <= deaths
+		mu.Unlock()
+		if !die {
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, "made")
+			return
+		}
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		_ = c.Close() // it is what the test is about
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+func configure(t *testing.T, dir, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, "unavez.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestAnOperatorSettlesAnUnknownOperationWithTheServerRunningOrNot(t *testing.T) {
+	t.Parallel()
+	for _, running := range []bool{true, false} {
+		t.Run(fmt.Sprint("running ", running), func(t *testing.T) {
+			t.Parallel()
+			app, calls := application(t, 3)
+			dir := t.TempDir()
+			configure(t, dir, `
+store: sqlite:unavez.db
+admin: {token: "${ADMIN}"}
+auth: {mode: single_tenant}
+outbound: {allow: [127.0.0.1/32]}
+http: [{route: POST /orders, upstream: "`+app+`", unknown: hold}]
+`)
+			const token = "an-admin-token-of-some-length"
+			s := serve(t, dir, "ADMIN="+token)
+			for _, key := range []string{"k-1", "k-2", "k-3"} {
+				if got := post(t, s, key); got.status != 409 {
+					t.Fatalf("%s: %+v", key, got)
+				}
+			}
+			where, env := []string{"--admin", s.admin}, []string{"UNAVEZ_ADMIN_TOKEN=" + token}
+			if !running {
+				s.signal(syscall.SIGTERM)
+				s.end()
+				where, env = []string{"--config", "unavez.yaml"}, []string{"ADMIN=" + token}
+			}
+			ops := func(args ...string) result {
+				return invoke(t, dir, env, append(append([]string{"ops"}, args...), where...)...)
+			}
+			if got := ops("list"); got.code != 0 || strings.Count(got.out, "unknown") != 3 || !strings.Contains(got.out, "/http//k-1") {
+				t.Errorf("list: %+v", got)
+			}
+			var page struct{ Operations []struct{ Key, State string } }
+			if got := ops("list", "--state", "unknown", "--json", "--limit", "2"); json.Unmarshal([]byte(got.out), &page) != nil || len(page.Operations) != 2 {
+				t.Errorf("list as JSON: %+v", got)
+			}
+			if got := ops("show", "/http//k-1"); got.code != 0 || !strings.Contains(got.out, "POST /orders") || !strings.Contains(got.out, "complete (it did)") {
+				t.Errorf("show: %+v", got)
+			}
+			if got := ops("discard", "/http//k-1"); got.code != 2 || !strings.Contains(got.err, "--reason") {
+				t.Errorf("without a reason: %+v", got)
+			}
+			if got := ops("redrive", "/http//k-1", "--reason", "r", "--by", "ana"); got.code != 1 || !strings.Contains(got.err, "not in a state") {
+				t.Errorf("redrive of an unknown one: %+v", got)
+			}
+			file := filepath.Join(dir, "answer.json")
+			if err := os.WriteFile(file, []byte(`{"id":17}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := ops("complete", "/http//k-1", "--by", "ana", "--reason", "it is there", "--status", "201", "--header", "Location: /x", "--body", "@"+file); got.code != 0 || !strings.Contains(got.out, "by ana: it is there") {
+				t.Errorf("complete: %+v", got)
+			}
+			if got := ops("release", "/http//k-2", "--reason", "it is not there", "--json"); got.code != 0 || !strings.Contains(got.out, `"retryable"`) {
+				t.Errorf("release: %+v", got)
+			}
+			if got := ops("discard", page.Operations[0].Key, "--reason", "once more"); got.code != 1 {
+				t.Errorf("discard of a completed one: %+v", got)
+			}
+			if got := ops("discard", "/http//k-3", "--reason", "not wanted"); got.code != 0 {
+				t.Errorf("discard: %+v", got)
+			}
+			if !running {
+				s = serve(t, dir, "ADMIN="+token)
+			}
+			one, two, three := post(t, s, "k-1"), post(t, s, "k-2"), post(t, s, "k-3")
+			if one.status != 201 || one.body != `{"id":17}` || one.header.Get("Location") != "/x" || one.header.Get("Content-Type") != "application/json" {
+				t.Errorf("completed: %+v", one)
+			}
+			if two.status != 201 || two.body != "made" || three.status != 409 || calls() != 4 {
+				t.Errorf("released %+v, discarded %+v, %d calls", two, three, calls())
+			}
+		})
+	}
+}
+
+func TestCheckReportsEveryFaultAndTheExitCodesTellThemApart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	data, err := os.ReadFile("testdata/faults.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	configure(t, dir, string(data))
+	got := invoke(t, dir, nil, "check", "unavez.yaml")
+	if *rewrite {
+		if err := os.WriteFile("testdata/faults.golden", []byte(got.err), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/faults.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.err); diff != "" || got.code != 1 || got.out != "" {
+		t.Errorf("exit %d, -want +got:\n%s", got.code, diff)
+	}
+	if served := invoke(t, dir, nil, "serve"); served.code != 1 || served.err != got.err {
+		t.Errorf("serve says otherwise: %+v", served)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "unavez.db")); err == nil {
+		t.Error("a refused configuration made a store")
+	}
+	configure(t, dir, "store: sqlite:unavez.db\nauth: {mode: single_tenant}\nhttp: [{route: POST /orders, upstream: http://example.com, unknown: hold}]\n")
+	if got := invoke(t, dir, nil, "check", "unavez.yaml"); got.code != 0 || got.out != "unavez.yaml: ok\n" {
+		t.Errorf("a good one: %+v", got)
+	}
+	for want, args := range map[int][][]string{
+		0: {{"--help"}, {"version"}, {"ops", "--help"}, {"serve", "--help"}, {"ops"}, {}, {"migrate", "--store", "new.db"}},
+		1: {{"check", "nope.yaml"}, {"serve", "nope.yaml"}, {"ops", "list", "--store", "nope.db"}, {"ops", "list", "--admin", "http://127.0.0.1:1"}, {"ops", "show", "nonsense", "--store", "new.db"}, {"migrate"}},
+		2: {{"check"}, {"serve", "a", "b"}, {"serve", "--nope"}, {"ops", "complete", "x", "--reason", "r"}, {"ops", "list", "--limit", "0"}, {"nope"}},
+	} {
+		for _, a := range args {
+			if got := invoke(t, dir, nil, a...); got.code != want {
+				t.Errorf("unavez %s: %+v, want exit %d", strings.Join(a, " "), got, want)
+			}
+		}
+	}
+}
+
+func TestAHangupTakesANewConfigurationOver(t *testing.T) {
+	t.Parallel()
+	app, _ := application(t, 0)
+	dir := t.TempDir()
+	text := "store: sqlite:unavez.db\nauth: {mode: single_tenant}\noutbound: {allow: [127.0.0.1/32]}\nhttp: [{route: POST /orders, upstream: \"" + app + "\", unknown: hold}]\n"
+	configure(t, dir, text)
+	s := serve(t, dir)
+	configure(t, dir, strings.Replace(text, "/orders", "/sales", 1))
+	s.signal(syscall.SIGHUP)
+	s.wait(`"msg":"reloaded"`)
+	if got := post(t, s, "k-1"); got.status != 404 && got.status != 405 {
+		t.Errorf("the old route: %+v", got)
+	}
+	configure(t, dir, strings.Replace(text, "unknown: hold", "unknow: hold", 1))
+	s.signal(syscall.SIGHUP)
+	if line := s.wait("configuration refused"); !strings.Contains(line, "did you mean unknown") {
+		t.Errorf("refused with %s", line)
+	}
+	r, err := send(t, http.MethodPost, s.requests+"/sales", "{}", "Idempotency-Key", "k-2")
+	if got := must(t, r, err); got.status != 201 {
+		t.Errorf("the old configuration does not go on: %+v", got)
+	}
+}
+
+func TestACallThatWasUnderWayWhenTheWorkerWasKilledIsHeldAndNotRepeated(t *testing.T) {
+	t.Parallel()
+	arrived, release := make(chan struct{}, 10), make(chan struct{})
+	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	}))
+	defer app.Close()
+	defer close(release)
+	dir := t.TempDir()
+	configure(t, dir, "store: sqlite:unavez.db\nauth: {mode: single_tenant}\noutbound: {allow: [127.0.0.1/32]}\nhttp: [{route: POST /orders, upstream: \""+app.URL+"\", unknown: hold, lease: 1s}]\n")
+	s := serve(t, dir)
+	lost := make(chan error, 1)
+	go func() {
+		_, err := send(t, http.MethodPost, s.requests+"/orders", order, "Idempotency-Key", "k-1")
+		lost <- err
+	}()
+	<-arrived
+	s.signal(syscall.SIGKILL)
+	s.end()
+	<-lost
+	s = serve(t, dir)
+	s.wait("lease ran out")
+	if got := post(t, s, "k-1"); got.status != 409 || !strings.Contains(got.body, "outcome-unknown") {
+		t.Errorf("after the kill: %+v", got)
+	}
+	if len(arrived) > 0 {
+		t.Error("the call was repeated")
+	}
+}
