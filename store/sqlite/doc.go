@@ -23,8 +23,8 @@
 //
 // Everything written goes over one connection, the writer. A unit is what one
 // caller wants committed whole: a handler with its outcome, a claim, a statement
-// outside a transaction. Units take turns, first come first served, each inside a
-// savepoint; a group is what one COMMIT makes durable.
+// outside a transaction. Units take turns, first come first served, each behind
+// the first inside a savepoint; a group is what one COMMIT makes durable.
 //
 //	unit   idle ── first statement ──► waiting ── its turn ──► running
 //	                                      │                     │ │ │

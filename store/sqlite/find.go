@@ -183,22 +183,22 @@ func (e *ending) insert(r *raw) (*store.Outcome, error) {
 	if o.Result.NotReplayable {
 		unreplayable = 1
 	}
-	const text = "INSERT INTO unavez_outcome (key, operation, state, attempt, at, expires, forgets, code, unreplayable, version, fingerprint, checksum, header, body)" +
-		" SELECT ?1, ?2, ?3, ?4, n.now, n.now + ?5, n.now + ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 FROM (SELECT " + now + " AS now) AS n WHERE true" +
-		" ON CONFLICT (key) DO NOTHING RETURNING at"
-	inserted, err := r.row(text, []driver.Value{
-		key[:], e.gate.Identity.Text(), int64(o.State), e.attempt, kept, remembered,
-		int64(o.Result.Code), unreplayable, int64(o.Fingerprint.Version), bytesOf(o.Fingerprint.Sum), o.Checksum(key),
-		bytesOf(store.AppendHeader(nil, o.Result.Header)), bytesOf(o.Result.Body),
-	}, func(v []driver.Value) error {
-		o.At = instant(integer(v[0]))
-		return nil
-	})
-	if err == nil && !inserted {
-		err = store.ErrDuplicate
-	}
+	at, err := r.clock()
 	if err != nil {
 		return nil, err
+	}
+	o.At = instant(at)
+	const text = "INSERT INTO unavez_outcome (key, operation, state, attempt, at, expires, forgets, code, unreplayable, version, fingerprint, checksum, header, body)" +
+		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ON CONFLICT (key) DO NOTHING"
+	n, err := r.exec(text,
+		key[:], e.gate.Identity.Text(), int64(o.State), e.attempt, at, at+kept, at+remembered,
+		int64(o.Result.Code), unreplayable, int64(o.Fingerprint.Version), bytesOf(o.Fingerprint.Sum), o.Checksum(key),
+		bytesOf(store.AppendHeader(nil, o.Result.Header)), bytesOf(o.Result.Body))
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, store.ErrDuplicate
 	}
 	return o, nil
 }

@@ -21,7 +21,8 @@ const (
 	maxActor    = 200
 )
 
-// List reads one page of attempts and one of outcomes and merges them.
+// List reads one page of attempts, one of the outcomes of each retention, and
+// merges them.
 func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, error) {
 	if filter.Limit < 0 || filter.Limit > maxPage {
 		return nil, fmt.Errorf("sqlite store: list: limit %d, want 1 to %d", filter.Limit, maxPage)
@@ -44,8 +45,17 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 			}
 		}
 		if len(final) > 0 {
+			all, err := kept(r)
+			if err != nil {
+				return err
+			}
 			where, args := conditions(filter, "at", final)
-			return listOutcomes(r, where+" AND expires > "+now, args, filter.Limit, &page)
+			where += fmt.Sprintf(" AND expires > %s AND expires - at = ?%d", now, len(args)+1)
+			for _, ms := range all {
+				if err := listOutcomes(r, where, append(args[:len(args):len(args)], ms), filter.Limit, &page); err != nil {
+					return err
+				}
+			}
 		}
 		return nil
 	})
@@ -184,7 +194,7 @@ type decision func(r *raw, a *store.Attempt, stale bool) error
 func goOn(action store.Action, from ...store.State) decision {
 	return func(r *raw, a *store.Attempt, _ bool) error {
 		if !slices.Contains(from, a.State) {
-			return store.ErrConflict
+			return fmt.Errorf("operation is %v: %w", a.State, store.ErrConflict)
 		}
 		return move(r, a.Key, a.Fence, a.State, store.Retryable, 0, action.Actor, action.Reason)
 	}
@@ -193,7 +203,7 @@ func goOn(action store.Action, from ...store.State) decision {
 func closing(action store.Action, end store.End, retention, tombstone time.Duration) decision {
 	return func(r *raw, a *store.Attempt, stale bool) error {
 		if a.State == store.Processing {
-			return store.ErrConflict
+			return fmt.Errorf("operation is %v: %w", a.State, store.ErrConflict)
 		}
 		if err := note(r, a.Key, a.State, end.State, a.Fence, action.Actor, action.Reason); err != nil {
 			return err
@@ -225,37 +235,24 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 		return fmt.Errorf("operation is in flight: %w", store.ErrConflict)
 	}
 	defer l.release()
-	// A refusal commits too: that a lease has run out is written all the same.
-	var refused error
-	err = s.write(ctx, func(r *raw) error {
+	return s.write(ctx, func(r *raw) error {
 		f, err := find(r, action.Key)
 		switch a := f.verdict.Attempt; {
 		case err != nil:
 			return err
 		case a == nil && f.verdict.State == store.Free:
-			refused = store.ErrNotFound
+			return store.ErrNotFound
 		case a == nil:
-			refused = fmt.Errorf("operation is %v: %w", f.verdict.State, store.ErrConflict)
+			return fmt.Errorf("operation is %v: %w", f.verdict.State, store.ErrConflict)
 		case action.Fence != 0 && action.Fence != a.Fence:
-			refused = fmt.Errorf("operation is at attempt %d: %w", a.Fence, store.ErrConflict)
-		default:
-			if f.lapsed {
-				if err := lapse(r, a.Key, a.Fence); err != nil {
-					return err
-				}
+			return fmt.Errorf("operation is at attempt %d: %w", a.Fence, store.ErrConflict)
+		case f.lapsed:
+			if err := lapse(r, a.Key, a.Fence); err != nil {
+				return err
 			}
-			if refused = act(r, a, f.stale); refused == store.ErrConflict { //nolint:errorlint // it is that very value
-				refused = fmt.Errorf("operation is %v: %w", a.State, refused)
-				return nil
-			}
-			return refused
 		}
-		return nil
+		return act(r, f.verdict.Attempt, f.stale)
 	})
-	if err != nil {
-		return err
-	}
-	return refused
 }
 
 // Counts for metrics.

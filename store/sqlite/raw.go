@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // raw is one real connection of the caller's driver with its prepared
@@ -16,6 +17,9 @@ type raw struct {
 	schema int64 // of the connector, when stmts were last known to be good
 	tick   int64
 	broken bool
+
+	now  int64 // what the database's clock said
+	read time.Time
 }
 
 // prepared is one statement of a raw connection.
@@ -218,6 +222,21 @@ func (r *raw) number(sql string, args ...driver.Value) (n int64, err error) {
 		return nil
 	})
 	return n, err
+}
+
+// clock is the database's clock. Units that follow each other closely get one
+// reading, a few milliseconds old at most.
+func (r *raw) clock() (int64, error) {
+	if r.now != 0 && time.Since(r.read) < 5*time.Millisecond {
+		return r.now, nil
+	}
+	read := time.Now()
+	n, err := r.number("SELECT " + now)
+	if err != nil {
+		return 0, err
+	}
+	r.now, r.read = n, read
+	return n, nil
 }
 
 func (r *raw) close() error {

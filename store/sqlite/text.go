@@ -16,6 +16,7 @@ type text struct {
 	reads      bool   // cannot write
 	with       bool   // one statement that begins with WITH: a reader tells
 	schema     bool   // may change the schema
+	savepoint  bool   // sets or ends savepoints
 	bare       bool   // one statement that must run outside a transaction
 	pragma     string // the pragma's name, when bare
 	assigns    bool   // the pragma has a value
@@ -111,7 +112,7 @@ func (t *text) control(word string) {
 // name refuses a savepoint called like the unit's own; optional is what stands
 // where the word SAVEPOINT may be left out.
 func (t *text) name(optional, name string) {
-	t.reads = false
+	t.reads, t.savepoint = false, true
 	if optional != "SAVEPOINT" && optional != "" {
 		name = optional
 	}

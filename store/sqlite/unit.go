@@ -26,7 +26,7 @@ type unitState int
 
 const (
 	unitIdle    unitState = iota // has run no statement
-	unitRunning                  // has the turn and a savepoint
+	unitRunning                  // has the turn
 	unitEnded                    // released, or undone with err
 )
 
@@ -47,6 +47,7 @@ type unit struct {
 	until   time.Time // its limit, while it runs
 	group   *group
 	open    []*rows
+	saved   bool  // its savepoint is set
 	writes  bool  // a statement that may write has run
 	changes int64 // of the connection before that
 	schema  bool  // it has changed the schema
@@ -111,8 +112,8 @@ func (u *unit) start(ctx context.Context) error {
 	switch {
 	case w.group == nil:
 		err = errClosed()
-	case u.kind != unitOwn:
-		_, err = w.raw.exec("SAVEPOINT " + savepoint)
+	case u.kind != unitOwn && w.group.units > 0:
+		err = u.save()
 	}
 	if err != nil {
 		w.lose(err)
@@ -130,6 +131,18 @@ func (u *unit) start(ctx context.Context) error {
 	}
 	w.use.Unlock()
 	return nil
+}
+
+// save sets the unit's savepoint. The first unit of a group needs none, since
+// nothing stands before it, unless its handler uses savepoints: left behind,
+// they would be in reach of the units after it.
+func (u *unit) save() error {
+	if u.saved || u.kind == unitOwn {
+		return nil
+	}
+	_, err := u.w.raw.exec("SAVEPOINT " + savepoint)
+	u.saved = err == nil
+	return err
 }
 
 // enter makes the connection the unit's for one statement; leave gives it back.
@@ -260,7 +273,7 @@ func (u *unit) commit(ctx context.Context) error {
 		u.leave()
 		return err
 	}
-	if u.kind != unitOwn {
+	if u.saved {
 		if _, err := u.w.raw.exec("RELEASE " + savepoint); err != nil {
 			// The savepoint is gone: something the text did not show has ended it.
 			u.end()
@@ -315,6 +328,11 @@ func (u *unit) unlock() {
 func (u *unit) note(t text) error {
 	if t.reads {
 		return nil
+	}
+	if t.savepoint {
+		if err := u.save(); err != nil {
+			return err
+		}
 	}
 	u.schema = u.schema || t.schema
 	if u.writes {

@@ -15,8 +15,9 @@ func (s *Store) Purge(ctx context.Context, limit int) (int, error) {
 	}
 	var due int64
 	err := s.read(ctx, func(r *raw) (err error) {
-		const text = "SELECT EXISTS (SELECT 1 FROM unavez_outcome WHERE expires <= " + now +
-			") OR EXISTS (SELECT 1 FROM unavez_tombstone WHERE forgets <= " + now + ")"
+		const text = retentions + " SELECT EXISTS (SELECT 1 FROM retention WHERE EXISTS" +
+			" (SELECT 1 FROM unavez_outcome o WHERE o.expires - o.at = retention.kept AND o.at <= " + now + " - retention.kept))" +
+			" OR EXISTS (SELECT 1 FROM unavez_tombstone WHERE forgets <= " + now + ")"
 		due, err = r.number(text)
 		return err
 	})
@@ -34,6 +35,22 @@ func (s *Store) Purge(ctx context.Context, limit int) (int, error) {
 	return changed, err
 }
 
+// retentions are the retentions that outcomes have, found by a jump in the
+// index for each.
+const retentions = "WITH RECURSIVE retention (kept) AS (" +
+	"SELECT (SELECT expires - at FROM unavez_outcome ORDER BY expires - at LIMIT 1)" +
+	" UNION ALL SELECT (SELECT o.expires - o.at FROM unavez_outcome o WHERE o.expires - o.at > retention.kept ORDER BY o.expires - o.at LIMIT 1)" +
+	" FROM retention WHERE kept IS NOT NULL)"
+
+// kept reads the retentions.
+func kept(r *raw) (all []int64, err error) {
+	err = r.query(retentions+" SELECT kept FROM retention WHERE kept IS NOT NULL", nil, func(v []driver.Value) error {
+		all = append(all, integer(v[0]))
+		return nil
+	})
+	return all, err
+}
+
 // over is a row that is to be purged.
 type over struct {
 	id         int64
@@ -46,15 +63,22 @@ type over struct {
 // purgeOutcomes turns results into tombstones, or deletes them where the
 // identity's time is over too. A gate sees the one row or the other.
 func purgeOutcomes(r *raw, limit int, changed *int) error {
-	var rows []over
-	const text = "SELECT id, key, forgets > " + now + ", forgets, fingerprint FROM unavez_outcome WHERE expires <= " + now + " ORDER BY expires LIMIT ?1"
-	err := r.query(text, []driver.Value{int64(limit)}, func(v []driver.Value) error {
-		fp := store.Fingerprint{Sum: blob(v[4])}
-		rows = append(rows, over{integer(v[0]), keyOf(v[1]), integer(v[2]) != 0, integer(v[3]), fp.Short()})
-		return nil
-	})
+	all, err := kept(r)
 	if err != nil {
 		return err
+	}
+	var rows []over
+	for _, ms := range all {
+		const text = "SELECT id, key, forgets > " + now + ", forgets, fingerprint FROM unavez_outcome" +
+			" WHERE expires - at = ?1 AND at <= " + now + " - ?1 ORDER BY at, key LIMIT ?2"
+		err := r.query(text, []driver.Value{ms, int64(limit - len(rows))}, func(v []driver.Value) error {
+			fp := store.Fingerprint{Sum: blob(v[4])}
+			rows = append(rows, over{integer(v[0]), keyOf(v[1]), integer(v[2]) != 0, integer(v[3]), fp.Short()})
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 	}
 	for _, o := range rows {
 		if o.remembered {

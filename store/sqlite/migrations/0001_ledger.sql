@@ -31,8 +31,9 @@ CREATE TABLE unavez_outcome (
     body         BLOB
 ) STRICT;
 
-CREATE INDEX unavez_outcome_expires ON unavez_outcome (expires);
-CREATE INDEX unavez_outcome_at ON unavez_outcome (at, key);
+-- Retentions are few. By each of them, outcomes expire in the order in which
+-- they were made: one index serves the purge and the list.
+CREATE INDEX unavez_outcome_kept ON unavez_outcome (expires - at, at, key);
 
 -- Operations of which only the identity is left.
 CREATE TABLE unavez_tombstone (
