@@ -51,6 +51,7 @@ func Cases() []Case {
 		// E. Crash, lease, disconnect, unknown.
 		{ID: "43", Level: Must, Title: "killed after the claim", needs: needControls | needTwo | needControl, routes: modes, Alone: true, run: killedAfterClaim},
 		{ID: "43a", Level: Must, Title: "killed before the claim", needs: needControls | needTwo | needControl, routes: modes, Alone: true, run: killedBeforeClaim},
+		{ID: "43b", Level: Must, Title: "killed while its handler works", needs: needControls | needTwo | needControl, routes: modes, Alone: true, run: killedAtWork},
 		{ID: "44", Level: Must, Title: "killed before the commit", needs: needControls | needTwo | needControl, routes: modes, Alone: true, run: killedBeforeCommit},
 		{ID: "45", Level: Must, Title: "killed after the commit", needs: needControls | needTwo | needControl, routes: modes, Alone: true, run: killedAfterCommit},
 		{ID: "46", Level: Must, Title: "the client hangs up", needs: needControls, routes: modes, run: clientHangsUp},

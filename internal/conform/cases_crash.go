@@ -84,6 +84,36 @@ func killedBeforeClaim(s *session) {
 	}
 }
 
+// killedAtWork kills from outside, with the handler between its start and its
+// first statement.
+func killedAtWork(s *session) {
+	for _, route := range modes() {
+		long := created("never")
+		long.SleepBefore = 20 * time.Second
+		o, k := s.op(route, runs(long, created("once"))), key()
+		s.mu.Lock()
+		s.lost = true
+		s.mu.Unlock()
+		running := s.start(s.post(1, o, k))
+		s.running(o, 1)
+		s.later(s.revive)
+		if err := s.r.target.Control.Kill(s.ctx, 1); err != nil {
+			s.fail("%w", err)
+		}
+		if got := <-running; got.err == nil {
+			s.fail("%s: of a killed worker: got %v, want no answer", o.path, got.answer)
+		}
+		a, inFlight := s.retry(o, k, s.r.about.Lease+s.slack(2*time.Second))
+		s.wantFirst(a, http.StatusCreated)
+		if route == RouteRetry && inFlight == 0 {
+			s.fail("%s: killed under a lease: the first retry ran at once, want 409 until the lease has run out", o.path)
+		}
+		s.wantCount(o, 2, 1)
+		s.revive()
+		s.wantReplay(s.do(s.post(1, o, k)), a)
+	}
+}
+
 // killedBeforeCommit is case 44. In lease mode the handler is an application
 // behind a proxy, which writes its row once per key.
 func killedBeforeCommit(s *session) {

@@ -55,9 +55,14 @@ func headerFidelity(s *session) {
 		first, replay := s.again(route, Behaviour{
 			Status: http.StatusCreated, Rows: 1, Body: []byte(`{"id": 7}` + "\n"),
 			Header: []Line{
-				{"Content-Type", "application/json"}, {"Location", "/orders/7"}, {"ETag", `"v1"`},
-				{"Link", `</orders/7>; rel="self"`}, {"Link", `</orders>; rel="collection"`},
-				{"Content-Disposition", `attachment; filename="a,b.txt"`}, {"X-Two", "b"}, {"X-Two", "a"},
+				{"Content-Type", "application/json"},
+				{"Location", "/orders/7"},
+				{"ETag", `"v1"`},
+				{"Link", `</orders/7>; rel="self"`},
+				{"Link", `</orders>; rel="collection"`},
+				{"Content-Disposition", `attachment; filename="a,b.txt"`},
+				{"X-Two", "b"},
+				{"X-Two", "a"},
 			},
 		})
 		for _, a := range []*answer{first, replay} {

@@ -45,19 +45,41 @@ type worker struct {
 	err    error // of the process, once exited is closed
 }
 
-// buildApp builds the conformance app, with the race detector if the test has it.
+// built is the conformance app, built once for all tests of the package.
+var built struct {
+	once     sync.Once
+	dir, bin string
+	err      error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir) // what is left lies in the system's temporary folder
+	}
+	os.Exit(code)
+}
+
+// buildApp builds the app, with the race detector if the test has it.
 func buildApp(t *testing.T) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "app")
-	args := []string{"build", "-o", bin}
-	if raceEnabled {
-		args = append(args, "-race")
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "conform-app-*"); built.err != nil {
+			return
+		}
+		built.bin = filepath.Join(built.dir, "app")
+		args := []string{"build", "-o", built.bin}
+		if raceEnabled {
+			args = append(args, "-race")
+		}
+		if out, err := exec.Command("go", append(args, "./app")...).CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
-	out, err := exec.CommandContext(t.Context(), "go", append(args, "./app")...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return bin
+	return built.bin
 }
 
 // startPair starts two workers on a new database.

@@ -41,10 +41,12 @@ func (a *app[Tx]) perform(w http.ResponseWriter, r *http.Request, h hands) error
 		return fmt.Errorf("no plan for %s", p.op)
 	}
 	b := p.plan.Runs[min(run, len(p.plan.Runs))-1]
+	saw, err := echo(r) // every handler reads its request, as applications do
+	if err != nil {
+		return err
+	}
 	if b.Echo {
-		if b.Body, err = echo(r); err != nil {
-			return err
-		}
+		b.Body = saw
 	}
 	if b.Panic == conform.PanicBefore {
 		panic("planned, before any write")

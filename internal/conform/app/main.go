@@ -85,6 +85,9 @@ func serve[Tx any](ctx context.Context, s settings, b *backend[Tx], j *journal, 
 		Retention: longRetention, Tombstone: longRetention, Limit: limit, Lease: lease,
 		Observe: func(o unavez.Observation) {
 			j.observe(principalOf(o.Operation), o.What)
+			if o.What == unavez.SawUnknown || o.What == unavez.SawLeaseLost {
+				logger.Warn("attempt", "ended", o.What, "attempt", o.Attempt, "error", o.Err)
+			}
 			if o.What == unavez.SawCompleted {
 				exits.stored(o.Operation.Key())
 			}
