@@ -121,6 +121,14 @@ func released[Tx any](b *bed[Tx]) {
 		b.Errorf("attempt of the outcome: %d, want 3", o.Attempt)
 	}
 	b.rows("done")
+
+	// A delay counts for its own attempt only.
+	gate = b.gate("released early")
+	b.claim(gate)
+	b.must("Rest", b.attempts.Rest(b.ctx, gate.Key, 1, store.Rest{State: store.Parked, Reason: "gap", DueIn: time.Hour}))
+	b.must("Release", b.ops.Release(b.ctx, store.Action{Key: gate.Key, Actor: "ana", Reason: "no gap"}))
+	gate.From = 1
+	b.claim(gate)
 }
 
 func actionFence[Tx any](b *bed[Tx]) {

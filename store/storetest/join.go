@@ -145,6 +145,17 @@ func joinLeave[Tx any](b *bed[Tx]) {
 	b.settled(gate, store.Free)
 	b.do(gate, "again")
 	b.rows("again")
+
+	// Given up too late, when another one runs it.
+	gate = b.gate("left late")
+	f = b.caller()
+	joined = b.join(f, gate)
+	b.must("rollback", f.rollback())
+	next := b.begin(b.worker(1), gate)
+	joined.Leave()
+	b.refused(b.worker(0), gate, store.Processing)
+	b.settled(gate, store.Processing)
+	b.commit(next, completed(answer("next")))
 }
 
 func joinTwice[Tx any](b *bed[Tx]) {
