@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/unavez/unavez/httpkey"
+)
+
+const body = `{"customer":"c-1","amount":42}`
+
+// reply is the 200-byte answer that every server gives.
+func reply(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(answer) // a client that has gone is not measured
+}
+
+// serveVariant runs one measured server on a free port and prints its address.
+func serveVariant(name, dir string) error {
+	handler, err := handlerOf(name, dir)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(listener.Addr())
+	return http.Serve(listener, handler)
+}
+
+// handlerOf makes the handler of a measured server.
+func handlerOf(name, dir string) (http.Handler, error) {
+	if name == "no-op" {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // the load generator sends whole bodies
+			reply(w)
+		}), nil
+	}
+	path := filepath.Join(dir, name+".db")
+	if name == "bare" {
+		db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=busy_timeout(10000)&_txlock=immediate")
+		if err != nil {
+			return nil, err
+		}
+		db.SetMaxOpenConns(1)
+		if _, err := db.Exec(schema); err != nil {
+			return nil, err
+		}
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			tx, err := db.BeginTx(r.Context(), nil)
+			if err == nil {
+				defer tx.Rollback()
+				_, err = tx.ExecContext(r.Context(), `insert into orders(customer, amount, note) values (?, 42, ?)`, "c-1", note)
+			}
+			if err == nil {
+				err = tx.Commit()
+			}
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			reply(w)
+		}), nil
+	}
+	engine, db, err := openEngine(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := db.Exec(schema); err != nil {
+		return nil, err
+	}
+	layer, err := httpkey.New(engine, func(*http.Request) (httpkey.Scope, error) {
+		return httpkey.Scope{Tenant: "bench", Principal: "bench"}, nil
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return layer.Handle(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(r.Context(), `insert into orders(customer, amount, note) values (?, 42, ?)`, "c-1", note); err != nil {
+			return err
+		}
+		reply(w)
+		return nil
+	}), nil
+}
+
+// child is a measured server in a process of its own.
+type child struct {
+	cmd  *exec.Cmd
+	addr string
+}
+
+func startChild(name, dir string) (*child, error) {
+	cmd := exec.Command(must(os.Executable()), "-serve", name, "-dir", dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	return &child{cmd: cmd, addr: strings.TrimSpace(addr)}, err
+}
+
+// measureHTTP compares the CPU of server processes under the same load.
+func measureHTTP(s settings) error {
+	dir, err := os.MkdirTemp(s.dir, "unavez-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	children := map[string]*child{}
+	for _, name := range []string{"no-op", "bare", "unavez"} {
+		c, err := startChild(name, dir)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.cmd.Process.Kill() }() // it is this program's own
+		children[name] = c
+	}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	var n atomic.Int64
+	post := func(c *child, key func() string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.addr+"/orders", strings.NewReader(body))
+			if err != nil {
+				return err
+			}
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Idempotency-Key", key())
+			response, err := client.Do(r)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			if _, err := io.Copy(io.Discard, response.Body); err != nil {
+				return err
+			}
+			if response.StatusCode != http.StatusCreated {
+				return fmt.Errorf("%s answered %s", c.addr, response.Status)
+			}
+			return nil
+		}
+	}
+	fresh := func() string { return strconv.FormatInt(n.Add(1), 10) }
+	same := func() string { return "k-same" }
+	named := func(name, server string, key func() string) variant {
+		c := children[server]
+		return variant{name: name, op: post(c, key), cpu: func() time.Duration { return cpuOf(c.cmd.Process.Pid) }}
+	}
+	for _, callers := range []int{1, 32} {
+		found := compare(s, callers, []variant{
+			named("no-op handler", "no-op", fresh), named("unavez, replay", "unavez", same),
+			named("bare handler with its own transaction", "bare", fresh), named("unavez, new key", "unavez", fresh),
+		})
+		fmt.Printf("HTTP, %d callers, CPU of the server process\n", callers)
+		row("no-op handler", found["no-op handler"], found["no-op handler"])
+		row("unavez, replay", found["unavez, replay"], found["no-op handler"])
+		row("bare handler with its own transaction", found["bare handler with its own transaction"], found["bare handler with its own transaction"])
+		row("unavez, new key", found["unavez, new key"], found["bare handler with its own transaction"])
+	}
+	fmt.Println()
+	return nil
+}

@@ -1,0 +1,86 @@
+// Command bench measures unavez beside the same work without it, as ratios
+// within one run: the variants take turns, so that all meet the same noise.
+//
+//	go run . sqlite     group commit against a transaction per caller, and fdatasync
+//	go run . http       replay and new keys against the bare server, CPU of the server process
+//	go run . waiters    memory of waiting duplicates
+//	go run . all
+//
+// Absolute rates belong to the machine; quote the ratios, with machine and
+// versions, which the first lines print.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+// settings are the flags that every measurement shares.
+type settings struct {
+	dir    string
+	rounds int
+	sample time.Duration
+}
+
+func main() {
+	var s settings
+	flag.StringVar(&s.dir, "dir", os.TempDir(), "folder for databases, on the disk that is to be measured")
+	flag.IntVar(&s.rounds, "rounds", 7, "samples of each variant")
+	flag.DurationVar(&s.sample, "sample", 700*time.Millisecond, "length of a sample")
+	serve := flag.String("serve", "", "run as one of the measured servers (used by the http measurement itself)")
+	flag.Parse()
+	if *serve != "" {
+		must(0, serveVariant(*serve, s.dir))
+		return
+	}
+	describeMachine()
+	what := flag.Arg(0)
+	run := map[string]func(settings) error{"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters}
+	switch {
+	case what == "all":
+		for _, name := range []string{"sqlite", "http", "waiters"} {
+			must(0, run[name](s))
+		}
+	case run[what] != nil:
+		must(0, run[what](s))
+	default:
+		flag.Usage()
+		os.Exit(2)
+	}
+}
+
+// describeMachine prints what a reader needs to place the figures.
+func describeMachine() {
+	model := "unknown processor"
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	fmt.Printf("%s, %d CPUs, %s %s/%s\n", model, runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "modernc.org/sqlite" {
+				fmt.Println(m.Path, m.Version)
+			}
+		}
+	}
+	fmt.Println()
+}
+
+// must ends the program on an error; a measurement has nothing to go on with.
+func must[T any](v T, err error) T {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	return v
+}
