@@ -109,7 +109,7 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 			Limit:         route.Limit,
 			Fingerprint:   httpkey.FingerprintOptions{JSON: route.Fingerprint.JSON, Include: route.Fingerprint.Include, Exclude: route.Fingerprint.Exclude},
 			Docs:          c.DocsURL,
-			Origin:        route.Route, // by which the background finds the route's probe
+			Origin:        route.Route,                   // by which the background finds the route's probe
 			Logger:        slog.New(slog.DiscardHandler), // causes are in the line that access writes
 		},
 		Lease:            route.Lease,
