@@ -78,8 +78,12 @@ func frozen[Tx any](b *bed[Tx]) {
 
 func fingerprints[Tx any](b *bed[Tx]) {
 	for i, fp := range []store.Fingerprint{
-		{}, {Version: 0, Sum: []byte{}}, {Version: 0, Sum: []byte{0}}, {Version: 1, Sum: everyByte()[:32]},
-		{Version: 32767, Sum: everyByte()[192:]}, {Version: 2, Sum: []byte("short")},
+		{},
+		{Version: 0, Sum: []byte{}},
+		{Version: 0, Sum: []byte{0}},
+		{Version: 1, Sum: everyByte()[:32]},
+		{Version: 32767, Sum: everyByte()[192:]},
+		{Version: 2, Sum: []byte("short")},
 	} {
 		gate := b.gate("fingerprint", fmt.Sprint(i))
 		gate.Fingerprint = fp

@@ -139,7 +139,10 @@ func draw(r *rand.Rand, n int, m *model) action {
 			}
 		case kindList:
 			a.states = [][]store.State{
-				nil, {store.Completed}, {store.Dead, store.Discarded}, {store.Retryable},
+				nil,
+				{store.Completed},
+				{store.Dead, store.Discarded},
+				{store.Retryable},
 				{store.Processing, store.Retryable, store.Parked, store.Unknown, store.Dead, store.Completed, store.Discarded},
 			}[r.IntN(5)]
 		case kindAdvance:
