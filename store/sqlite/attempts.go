@@ -145,7 +145,10 @@ func (s *Store) Renew(ctx context.Context, key store.Key, fence int64, lease tim
 func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store.Txn[*sql.Tx], error) {
 	u := s.c.writer.unit(unitHandler)
 	u.bound(gate.Limit)
-	waiting, cancel := context.WithDeadline(ctx, u.deadline)
+	waiting, cancel := ctx, context.CancelFunc(func() {})
+	if !u.deadline.IsZero() {
+		waiting, cancel = context.WithDeadline(ctx, u.deadline)
+	}
 	defer cancel()
 	l, err := s.c.gate.wait(waiting, gate.Key, u)
 	if err != nil {

@@ -101,7 +101,8 @@ func (c *connector) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	return errors.Join(c.writer.close(), c.gates.close(), c.readers.close(), c.gate.close())
+	// The writer last: it empties the log into the file.
+	return errors.Join(c.gates.close(), c.readers.close(), c.writer.close(), c.gate.close())
 }
 
 // opened is the driver of a database that OpenDB has opened.

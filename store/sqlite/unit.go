@@ -37,7 +37,7 @@ type unit struct {
 	w        *writer
 	kind     unitKind
 	limit    time.Duration // from its first statement
-	deadline time.Time     // for all of it
+	deadline time.Time     // for all of it; set when it asks for its turn, where nothing bounds it before
 	patience time.Time     // for other workers; set when it asks for its turn
 	wake     chan struct{} // closed when its turn comes
 	opening  bool          // counted in writer.opening
@@ -65,14 +65,13 @@ func (w *writer) unit(kind unitKind) *unit {
 	if kind != unitHandler {
 		u.limit = o.TransactionLimit
 	}
-	u.deadline = time.Now().Add(max(o.TransactionLimit, o.BusyTimeout))
 	return u
 }
 
-// bound sets how long the unit may take in all, from now.
+// bound sets how long the unit may take in all, from now. 0 sets nothing.
 func (u *unit) bound(limit time.Duration) {
-	if d := time.Now().Add(limit); limit > 0 && d.Before(u.deadline) {
-		u.deadline = d
+	if limit > 0 {
+		u.deadline = time.Now().Add(limit)
 	}
 }
 

@@ -63,7 +63,10 @@ func (w *writer) check() error {
 // ask begins u's wait for the writer, and ends when u has the turn.
 func (w *writer) ask(ctx context.Context, u *unit) error {
 	now := time.Now()
-	if !now.Before(u.deadline) {
+	switch {
+	case u.deadline.IsZero():
+		u.deadline = now.Add(w.c.opts.BusyTimeout + u.limit)
+	case !now.Before(u.deadline):
 		return u.overLimit()
 	}
 	u.patience = now.Add(w.c.opts.BusyTimeout)
