@@ -69,7 +69,7 @@ type child struct {
 	requests string
 	admin    string
 	log      chan string // every line
-	out      *bytes.Buffer
+	out      string      // file of the start lines
 	exited   chan struct{}
 	err      error
 }
@@ -78,10 +78,15 @@ type child struct {
 // waits until it listens.
 func serve(t *testing.T, dir string, env ...string) *child {
 	t.Helper()
-	s := &child{t: t, log: make(chan string, 10_000), out: &bytes.Buffer{}, exited: make(chan struct{})}
+	s := &child{t: t, log: make(chan string, 10_000), out: filepath.Join(t.TempDir(), "out"), exited: make(chan struct{})}
 	s.cmd = exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
 	s.cmd.Env = append(os.Environ(), env...)
-	s.cmd.Dir, s.cmd.Stdout = dir, s.out
+	out, err := os.Create(s.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close() // the child has its own
+	s.cmd.Dir, s.cmd.Stdout = dir, out
 	stderr, err := s.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@
 //	unavez ops list         operations that need a person
 //
 // It exits with 0 when all went well, 1 when something is wrong with what it
-// was asked to do, and 2 when it was asked wrongly.
+// was asked to do, 2 when it was asked wrongly, and 130 after a second signal.
 package main
 
 import (
@@ -28,19 +28,26 @@ func main() { os.Exit(run()) }
 
 // Exit codes.
 const (
-	exitFault = 1
-	exitUsage = 2
+	exitFault  = 1
+	exitUsage  = 2
+	exitSignal = 130 // a second signal: what was under way is left as it is
 )
 
 // errUsage marks a command that was given wrongly.
 type errUsage struct{ error }
 
 func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	// The first signal asks for a graceful stop; a second one gets the default,
-	// which is to end at once.
-	context.AfterFunc(ctx, stop)
+	// The first signal asks for a graceful stop; a second one ends it at once.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		os.Exit(exitSignal)
+	}()
 	root := command()
 	err := root.ExecuteContext(ctx)
 	if err == nil {
