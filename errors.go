@@ -147,3 +147,10 @@ func NeverStarted(err error) error {
 	}
 	return &neverStarted{err: err}
 }
+
+// IsNeverStarted reports whether the error of a call of Lease says that nothing
+// was sent: [NeverStarted] marked it.
+func IsNeverStarted(err error) bool {
+	var never *neverStarted
+	return errors.As(err, &never)
+}

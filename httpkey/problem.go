@@ -33,6 +33,7 @@ const (
 	TypeUpstreamDown      = "upstream-unreachable" // 503: nothing was sent to the application
 	TypeUpstreamSlow      = "upstream-timeout"     // 504: an unkeyed request had no answer in time
 	TypeUpstreamBroken    = "upstream-broken"      // 502: an unkeyed request had no whole answer
+	TypeNotStarted        = "not-started"          // 503: nothing was sent to the other system
 	TypeInternal          = "internal"             // 500: the log has the cause
 	typeOfUncodedProblems = "about:blank"
 )
@@ -158,6 +159,8 @@ func titles(kind string) string {
 		return "The application cannot be reached"
 	case TypeUpstreamSlow:
 		return "The application did not answer in time"
+	case TypeNotStarted:
+		return "The work was not started"
 	case TypeUpstreamBroken:
 		return "The application did not answer properly"
 	}

@@ -69,8 +69,8 @@ func (id Identity) Validate() error {
 		if len(s) > MaxPartSize {
 			faults = append(faults, fmt.Errorf("%s: %d bytes, at most %d", name, len(s), MaxPartSize))
 		}
-		if !utf8.ValidString(s) {
-			faults = append(faults, fmt.Errorf("%s: not valid UTF-8", name))
+		if !utf8.ValidString(s) || strings.IndexByte(s, 0) >= 0 {
+			faults = append(faults, fmt.Errorf("%s: not valid UTF-8 without NUL", name))
 		}
 	}
 	check("tenant", id.Tenant)
@@ -94,7 +94,9 @@ func (id Identity) Validate() error {
 
 // sound is Validate without the words, for the identities that have no fault.
 func (id Identity) sound() bool {
-	fits := func(s string) bool { return len(s) <= MaxPartSize && utf8.ValidString(s) }
+	fits := func(s string) bool {
+		return len(s) <= MaxPartSize && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
+	}
 	if !fits(id.Tenant) || id.Effect == "" || !fits(id.Effect) || len(id.Parts) == 0 || len(id.Parts) > MaxParts {
 		return false
 	}
