@@ -366,18 +366,25 @@ func TestWhatIsNoOrderIsNotCharged(t *testing.T) {
 	}{
 		{"", order1, 400},
 		{`"k1`, order1, 400},
-		{"k1", ``, 400},
-		{"k1", `[]`, 400},
-		{"k1", order1 + order1, 400},
-		{"k1", strings.Replace(order1, "{", `{"id":1,`, 1), 400},
-		{"k1", strings.Replace(order1, "3000", "30.5", 1), 400},
-		{"k1", strings.Replace(order1, "3000", "0", 1), 422},
-		{"k1", strings.Replace(order1, "c-1", "", 1), 422},
-		{"k1", strings.Replace(order1, "BRL", "", 1), 422},
-		{"k1", strings.Repeat(" ", 1<<20) + order1, 413},
+		{"k2", ``, 400},
+		{"k3", `[]`, 400},
+		{"k4", order1 + order1, 400},
+		{"k5", strings.Replace(order1, "{", `{"id":1,`, 1), 400},
+		{"k6", strings.Replace(order1, "3000", "30.5", 1), 400},
+		{"k7", strings.Replace(order1, "3000", "0", 1), 422},
+		{"k8", strings.Replace(order1, "c-1", "", 1), 422},
+		{"k9", strings.Replace(order1, "BRL", "", 1), 422},
+		{"k10", strings.Repeat(" ", 1<<20) + order1, 413},
 	} {
-		if got := server.send(c.key, c.body); got.status != c.status {
+		got := server.send(c.key, c.body)
+		if got.status != c.status {
 			t.Errorf("%q %.80s: got %v, want %d", c.key, c.body, got, c.status)
+		}
+		// An answer about the order itself is frozen; what is refused before
+		// there is an operation is not.
+		again := server.send(c.key, c.body)
+		if frozen := strings.HasPrefix(c.key, "k") && c.status != 413; again.body != got.body || again.replayed != frozen {
+			t.Errorf("%q %.80s again: got %v, want %v", c.key, c.body, again, got)
 		}
 	}
 	if log := gateway.Log(); len(log) > 0 {

@@ -13,13 +13,11 @@ import (
 	"time"
 
 	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/httpkey"
 )
 
 // maxAnswer bounds an answer of the gateway, in bytes.
 const maxAnswer = 1 << 20
-
-// errDeclined: the gateway said no, for good.
-var errDeclined = errors.New("declined")
 
 // payment is what the gateway is asked for.
 type payment struct {
@@ -42,8 +40,8 @@ type gateway struct {
 }
 
 // charge makes the one outside call and gives the charge's id. What its error
-// says decides what becomes of the operation: NeverStarted frees the key,
-// errDeclined is final, anything else is unknown.
+// says decides what becomes of the operation: NeverStarted frees the key, a 402
+// is a "no" for good and frozen, anything else is unknown.
 func (g *gateway) charge(ctx context.Context, key string, want payment) (string, error) {
 	body, err := json.Marshal(want)
 	if err != nil {
@@ -66,7 +64,7 @@ func (g *gateway) charge(ctx context.Context, key string, want payment) (string,
 	case status == http.StatusCreated && got.ID != "" && got.payment == want:
 		return got.ID, nil
 	case status == http.StatusPaymentRequired:
-		return "", errDeclined
+		return "", httpkey.Errorf(http.StatusPaymentRequired, "declined")
 	case status == http.StatusServiceUnavailable:
 		return "", unavez.NeverStarted(errors.New("gateway: busy")) // its contract: nothing was charged
 	}

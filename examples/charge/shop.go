@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
-	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
 	modernc "modernc.org/sqlite"
 )
@@ -48,8 +46,8 @@ type order struct {
 type shop struct {
 	db      *sql.DB
 	engine  *unavez.Engine[*sql.Tx]
+	layer   *httpkey.Layer[*sql.Tx]
 	gateway *gateway
-	lease   time.Duration
 	unknown unavez.Policy
 	probes  bool
 }
@@ -57,7 +55,6 @@ type shop struct {
 // open wires the shop.
 func open(c config) (*shop, error) {
 	s := &shop{
-		lease: c.lease,
 		gateway: &gateway{url: c.gateway, settle: c.settle, client: http.Client{
 			Transport: c.transport, Timeout: c.timeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // one call is one call
@@ -87,8 +84,11 @@ func open(c config) (*shop, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.db.Close())
 	}
-	// A real shop names the tenant in each operation instead.
-	if s.engine, err = unavez.New(ledger, &unavez.Options{SingleTenant: true}); err != nil {
+	// A real shop passes httpkey.New a function that names tenant and principal.
+	if s.engine, err = unavez.New(ledger, &unavez.Options{SingleTenant: true, Lease: c.lease}); err != nil {
+		return nil, errors.Join(err, s.db.Close())
+	}
+	if s.layer, err = httpkey.New(s.engine, nil, &httpkey.Options{SingleTenant: true}); err != nil {
 		return nil, errors.Join(err, s.db.Close())
 	}
 	return s, nil
@@ -104,106 +104,57 @@ func (s *shop) close() error {
 // routes is the HTTP API.
 func (s *shop) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
-		out, err := s.create(r)
-		if err != nil {
-			s.refuse(w, err)
-			return
-		}
-		for _, f := range out.Result.Header {
-			w.Header().Add(f.Name, f.Value)
-		}
-		if out.Replayed {
-			w.Header().Set(httpkey.ReplayedHeader, "true")
-		}
-		w.WriteHeader(out.Result.Code)
-		_, _ = w.Write(out.Result.Body) // a client that has gone asks again
-	})
+	mux.Handle("POST /orders", s.layer.Lease(s.unknown, s.create))
 	return mux
 }
 
-// create charges and then writes the order, once for each key.
-func (s *shop) create(r *http.Request) (unavez.Outcome, error) {
+// create charges under the lease, with no transaction open, and returns what is
+// to be recorded: order and answer commit together with the outcome.
+func (s *shop) create(r *http.Request, attempt *unavez.Attempt) (httpkey.Finish[*sql.Tx], error) {
 	o := order{}
-	key, body, err := read(r, &o.purchase)
+	if err := read(r.Body, &o.purchase); err != nil {
+		return nil, err
+	}
+	// The reference names the payment at the gateway: the same for every
+	// attempt, and known before the call, so that it can be asked for.
+	want := payment{Amount: o.Amount, Currency: o.Currency, Reference: attempt.Key().String()}
+	var probe func(context.Context, string) (string, unavez.Verdict, error)
+	if s.probes {
+		probe = func(ctx context.Context, _ string) (string, unavez.Verdict, error) { return s.gateway.find(ctx, want) }
+	}
+	id, err := unavez.Step(r.Context(), attempt, "charge", func(ctx context.Context, key string) (string, error) {
+		return s.gateway.charge(ctx, key, want)
+	}, probe)
 	if err != nil {
-		return unavez.Outcome{}, err
+		return nil, err
 	}
-	operation := unavez.Operation{
-		Effect: "order.create.v1", Key: []string{key}, Payload: body,
-		Lease: s.lease, Unknown: s.unknown,
-	}
-
-	// charge runs under the lease, with no transaction open.
-	charge := func(ctx context.Context, attempt *unavez.Attempt) (unavez.Result, error) {
-		// The reference names the payment at the gateway: the same for every
-		// attempt, and known before the call, so that it can be asked for.
-		want := payment{Amount: o.Amount, Currency: o.Currency, Reference: attempt.Key().String()}
-		var probe func(context.Context, string) (string, unavez.Verdict, error)
-		if s.probes {
-			probe = func(ctx context.Context, _ string) (string, unavez.Verdict, error) { return s.gateway.find(ctx, want) }
-		}
-		id, err := unavez.Step(ctx, attempt, "charge", func(ctx context.Context, key string) (string, error) {
-			return s.gateway.charge(ctx, key, want)
-		}, probe)
-		if errors.Is(err, errDeclined) { // a "no" for good: frozen, without an order
-			return unavez.Result{}, unavez.Refuse(result(http.StatusPaymentRequired, map[string]string{"error": "declined"}), err)
-		}
-		o.Charge = id
-		return unavez.Result{}, err
-	}
-
-	// record runs in the transaction that commits the outcome. What it puts into
-	// the result is frozen: every duplicate gets it.
-	record := func(ctx context.Context, tx *sql.Tx, answer *unavez.Result) error {
-		err := tx.QueryRowContext(ctx, `
+	o.Charge = id
+	return func(w http.ResponseWriter, tx *sql.Tx) error {
+		err := tx.QueryRow(`
 			insert into orders (customer, amount, currency, charge) values (?, ?, ?, ?) returning id`,
 			o.Customer, o.Amount, o.Currency, o.Charge).Scan(&o.ID)
-		*answer = result(http.StatusCreated, o)
-		answer.Header = append(answer.Header, store.Field{Name: "Location", Value: "/orders/" + strconv.FormatInt(o.ID, 10)})
-		return err
-	}
-
-	// The client's hanging up must not cut the charge off half-way.
-	return s.engine.Lease(context.WithoutCancel(r.Context()), operation, charge, record)
+		if err != nil {
+			return err
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Location", "/orders/"+strconv.FormatInt(o.ID, 10))
+		w.WriteHeader(http.StatusCreated)
+		return json.NewEncoder(w).Encode(o)
+	}, nil
 }
 
-// read takes key and body of a request.
-func read(r *http.Request, want *purchase) (key string, body []byte, err error) {
-	key, err = httpkey.ParseKey(r.Header[httpkey.KeyHeader])
-	if err != nil {
-		return "", nil, httpkey.Errorf(http.StatusBadRequest, "%w", err)
-	}
-	body, err = io.ReadAll(io.LimitReader(r.Body, unavez.DefaultRequestLimit+1))
-	switch {
-	case err != nil:
-		return "", nil, httpkey.Errorf(http.StatusBadRequest, "body: %w", err)
-	case len(body) > unavez.DefaultRequestLimit:
-		return "", nil, httpkey.Errorf(http.StatusRequestEntityTooLarge, "body: at most %d bytes", unavez.DefaultRequestLimit)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(body))
+// read takes the order of a request.
+func read(body io.Reader, want *purchase) error {
+	decoder := json.NewDecoder(body)
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(want); err != nil {
-		return "", nil, httpkey.Errorf(http.StatusBadRequest, "body: %w", err)
+		return httpkey.Errorf(http.StatusBadRequest, "body: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return "", nil, httpkey.Errorf(http.StatusBadRequest, "body: more than one JSON value")
+		return httpkey.Errorf(http.StatusBadRequest, "body: more than one JSON value")
 	}
 	if want.Customer == "" || len(want.Customer) > 100 || want.Amount <= 0 || len(want.Currency) != 3 {
-		return "", nil, httpkey.Errorf(http.StatusUnprocessableEntity, "want a customer, an amount over 0 in minor units, a currency of three letters")
+		return httpkey.Errorf(http.StatusUnprocessableEntity, "want a customer, an amount over 0 in minor units, a currency of three letters")
 	}
-	return key, body, nil
-}
-
-// result is an answer with a JSON body.
-func result(status int, body any) unavez.Result {
-	encoded, err := json.Marshal(body)
-	if err != nil {
-		panic(err) // our own types always encode
-	}
-	return unavez.Result{
-		Code:   status,
-		Header: []store.Field{{Name: "Content-Type", Value: "application/json"}},
-		Body:   append(encoded, '\n'),
-	}
+	return nil
 }
