@@ -3,8 +3,7 @@ package conform
 // Cases lists the suite in the order of the specification. A new case is a new
 // line here.
 func Cases() []Case {
-	modes := []string{RoutePlain, RouteHandle, RouteRetry}
-	lease := []string{RouteHold, RouteRetry, RouteProbe}
+	modes, lease := modes(), leases()
 	return []Case{
 		// A. Header and key.
 		{ID: "1", Level: Must, Title: "a required key is missing", run: keyMissing},
@@ -57,7 +56,7 @@ func Cases() []Case {
 		{ID: "46", Level: Must, Title: "the client hangs up", needs: needControls, routes: modes, run: clientHangsUp},
 		{ID: "47", Level: Must, Title: "a handler longer than its lease", needs: needControls | needTwo, routes: lease, run: renewedLease},
 		{ID: "48", Level: Must, Title: "stopped past its limit, in transaction mode", needs: needControls | needTwo | needControl, routes: []string{RouteLimited}, Alone: true, run: stoppedTransaction},
-		{ID: "48b", Level: Must, Title: "stopped past its lease, in lease mode", needs: needControls | needTwo | needControl, routes: []string{RouteRetry}, Alone: true, run: stoppedLease},
+		{ID: "48b", Level: Must, Title: "stopped past its lease, in lease mode", needs: needControls | needTwo | needControl, routes: []string{RouteLease, RouteRetry}, Alone: true, run: stoppedLease},
 		{ID: "51", Level: Must, Title: "killed after its outside effect", needs: needControls | needTwo | needControl, routes: lease, Alone: true, run: killedAfterEffect},
 		{ID: "52", Level: Must, Title: "the handler panics", needs: needControls, routes: modes, run: handlerPanics},
 		{ID: "52a", Level: Must, Title: "the handler is over its limit", needs: needControls, routes: []string{RouteLimited}, run: overLimit},

@@ -57,7 +57,7 @@ func (s *session) crash(route, exit string, runs int, replayed bool) {
 	} else if a.header.Get(headerReplayed) != "true" || a.status != b.Status || string(a.body) != string(b.Body) {
 		s.fail("%v: killed %s: got %v, want the replay of the committed answer", a.request, exit, a)
 	}
-	if route == RouteRetry && (exit == ExitAfterClaim || exit == ExitBeforeCommit) && inFlight == 0 {
+	if leased(route) && (exit == ExitAfterClaim || exit == ExitBeforeCommit) && inFlight == 0 {
 		s.fail("%s: killed %s under a lease: the first retry ran at once, want 409 until the lease has run out", o.path, exit)
 	}
 	s.wantCount(o, runs, 1)
@@ -105,7 +105,7 @@ func killedAtWork(s *session) {
 		}
 		a, inFlight := s.retry(o, k, s.r.about.Lease+s.slack(2*time.Second))
 		s.wantFirst(a, http.StatusCreated)
-		if route == RouteRetry && inFlight == 0 {
+		if leased(route) && inFlight == 0 {
 			s.fail("%s: killed under a lease: the first retry ran at once, want 409 until the lease has run out", o.path)
 		}
 		s.wantCount(o, 2, 1)
@@ -134,7 +134,7 @@ func killedAfterCommit(s *session) {
 // killedAfterEffect is case 51.
 func killedAfterEffect(s *session) {
 	lease := s.r.about.Lease
-	for _, route := range []string{RouteHold, RouteRetry, RouteProbe} {
+	for _, route := range leases() {
 		b := created("charged")
 		b.Effects = 1
 		o, k := s.op(route, Plan{Runs: []Behaviour{b}, Exit: ExitAfterEffect}), key()
@@ -147,6 +147,11 @@ func killedAfterEffect(s *session) {
 			}
 		}
 		switch route {
+		case RouteLease: // the interrupted step was probed, and not called again
+			s.wantFirst(a, b.Status)
+			if len(c.Effects) != 1 || c.Runs != 2 || c.Rows != 1 {
+				s.fail("%s: with steps: got %d runs, %d rows and %d outside calls, want 2, 1 and 1", o.path, c.Runs, c.Rows, len(c.Effects))
+			}
 		case RouteHold:
 			s.wantProblem(a, kindUnknown, http.StatusConflict)
 			s.wantProblem(s.do(s.post(2, o, k)), kindUnknown, http.StatusConflict)
@@ -230,13 +235,21 @@ func stoppedTransaction(s *session) {
 	}
 }
 
-// stoppedLease is case 48 in lease mode: the application behind the proxy
-// writes its row once per key, and the finish of the stopped worker is refused.
+// stoppedLease is case 48 in lease mode: the finish of the stopped worker is
+// refused, and its rows with it. The application behind a proxy, which has its
+// own, writes one for each key.
 func stoppedLease(s *session) {
 	s.allow(http.StatusServiceUnavailable)
+	for _, route := range []string{RouteLease, RouteRetry} {
+		s.stopUnderLease(route)
+	}
+}
+
+func (s *session) stopUnderLease(route string) {
+	before := s.counters()[countLost]
 	first := created("first")
 	first.SleepBefore = time.Second
-	o, k := s.op(RouteRetry, runs(first, created("second"))), key()
+	o, k := s.op(route, runs(first, created("second"))), key()
 	running := s.start(s.post(1, o, k))
 	s.running(o, 1)
 	s.stop(1)
@@ -256,8 +269,8 @@ func stoppedLease(s *session) {
 	} else {
 		s.wantProblem(a, kindLeaseLost, http.StatusServiceUnavailable)
 	}
-	if got := s.counters()[countLost]; got != 1 {
-		s.fail("counter %s: got %d, want 1", countLost, got)
+	if got := s.counters()[countLost] - before; got != 1 {
+		s.fail("%s: counter %s: got %d, want 1", o.path, countLost, got)
 	}
 	s.wantReplay(s.do(s.post(1, o, k)), other)
 	s.wantReplay(s.do(s.post(2, o, k)), other)
@@ -295,16 +308,17 @@ func handlerPanics(s *session) {
 			s.wantCount(o, 2, 1)
 		}
 	}
-	// In lease mode nobody can tell what it did.
-	bad := created("never")
-	bad.Panic = PanicBefore
-	s.allow(http.StatusBadGateway)
-	o, k := s.op(RouteRetry, runs(bad, created("after all"))), key()
-	first := s.do(s.post(1, o, k))
-	s.wantStatus(first, http.StatusConflict, http.StatusBadGateway, http.StatusInternalServerError)
-	a, _ := s.retry(o, k, s.r.about.Lease+s.slack(2*time.Second))
-	s.wantFirst(a, http.StatusCreated)
-	s.wantCount(o, 2, 1)
+	// In lease mode nobody can tell what it did, and the policy decides.
+	for _, route := range []string{RouteLease, RouteRetry} {
+		bad := created("never")
+		bad.Panic = PanicBefore
+		o, k := s.op(route, runs(bad, created("after all"))), key()
+		first := s.do(s.post(1, o, k))
+		s.wantStatus(first, http.StatusConflict, http.StatusInternalServerError)
+		a, _ := s.retry(o, k, s.r.about.Lease+s.slack(2*time.Second))
+		s.wantFirst(a, http.StatusCreated)
+		s.wantCount(o, 2, 1)
+	}
 }
 
 // foreignCommit: a handler that commits would have its rows without the outcome.

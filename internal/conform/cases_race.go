@@ -17,8 +17,7 @@ func slow(d time.Duration) Plan {
 // lasts is the longest Retry-After on a route: what is left of the lease, or
 // the limit of a transaction.
 func (s *session) lasts(route string) time.Duration {
-	switch route {
-	case RouteHold, RouteRetry, RouteProbe:
+	if leased(route) {
 		return s.r.about.Lease
 	}
 	return s.r.about.Limit
@@ -116,7 +115,7 @@ func inFlightMismatch(s *session) {
 			return q
 		}
 		s.wantProblem(s.do(other(1)), countMismatch, http.StatusUnprocessableEntity)
-		if route == RouteRetry { // the fingerprint stands in the attempt
+		if leased(route) { // the fingerprint stands in the attempt
 			s.wantProblem(s.do(other(2)), countMismatch, http.StatusUnprocessableEntity)
 		} else {
 			s.wantInFlight(s.do(other(2)), s.lasts(route))
@@ -228,7 +227,7 @@ func renewedLease(s *session) {
 		first <-chan reply
 	}
 	var all []running
-	for _, route := range []string{RouteHold, RouteRetry, RouteProbe} {
+	for _, route := range leases() {
 		w := running{o: s.op(route, slow(3*lease)), k: key()}
 		w.first = s.start(s.post(1, w.o, w.k))
 		s.running(w.o, 1)

@@ -8,12 +8,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
 
-// modes are the routes that the fidelity of a replay is tried on.
-func modes() []string { return []string{RoutePlain, RouteHandle, RouteRetry} }
+// modes are the routes that most cases are tried on: each way to have a handler.
+func modes() []string { return []string{RoutePlain, RouteHandle, RouteLease, RouteRetry} }
+
+// leases are the routes in lease mode.
+func leases() []string { return []string{RouteLease, RouteHold, RouteRetry, RouteProbe} }
+
+// leased reports whether a route is in lease mode.
+func leased(route string) bool { return slices.Contains(leases(), route) }
 
 // again posts a planned behaviour and wants its first answer, and replays of it
 // from both workers and one run. It returns first answer and last replay.

@@ -122,7 +122,7 @@ func twoTenants(s *session) {
 // noScope is case 33.
 func noScope(s *session) {
 	s.allow(http.StatusInternalServerError)
-	for _, route := range []string{RoutePlain, RouteHandle, RouteRetry} {
+	for _, route := range modes() {
 		o, k := s.op(route, ok()), key()
 		for _, caller := range []string{"", "Bearer ", "Bearer @acme", "Bearer " + s.principal("") + "@", "Bearer @"} {
 			q := s.post(1, o, k).with("Authorization", caller)

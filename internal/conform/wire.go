@@ -26,9 +26,10 @@ const (
 	RouteHook     = "hook"      // a revoked principal may not see a replay
 	RouteLimited  = "limited"   // a short transaction limit, About.ShortLimit
 	RouteShort    = "short"     // short retention and tombstone
-	RouteHold     = "hold"      // lease mode; unknown: hold
-	RouteRetry    = "retry"     // lease mode; unknown: retry
-	RouteProbe    = "probe"     // lease mode; unknown: the fake provider is asked
+	RouteLease    = "lease"     // a handler in lease mode whose outside calls are steps
+	RouteHold     = "hold"      // a proxy; unknown: hold
+	RouteRetry    = "retry"     // a proxy; unknown: retry
+	RouteProbe    = "probe"     // a proxy; unknown: the fake provider is asked
 )
 
 // The points at which a plan can make its worker kill itself.

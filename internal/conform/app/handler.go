@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
 	"github.com/unavez/unavez/internal/conform"
 	"github.com/unavez/unavez/store"
@@ -29,21 +30,21 @@ type hands struct {
 	end    func(ctx context.Context, how string) error // nil outside a transaction
 }
 
-// perform does what the plan of the request's path says. A returned error is
-// that of the plan or of a statement; nothing has been written to w then.
-func (a *app[Tx]) perform(w http.ResponseWriter, r *http.Request, h hands) error {
+// begin counts a run and gives its behaviour, after what it does before its
+// first statement.
+func (a *app[Tx]) begin(r *http.Request) (b conform.Behaviour, err error) {
 	p := plannedOf(r.Context())
 	run, err := a.journal.enter(p.op)
 	if err != nil {
-		return err
+		return b, err
 	}
 	if len(p.plan.Runs) == 0 {
-		return fmt.Errorf("no plan for %s", p.op)
+		return b, fmt.Errorf("no plan for %s", p.op)
 	}
-	b := p.plan.Runs[min(run, len(p.plan.Runs))-1]
+	b = p.plan.Runs[min(run, len(p.plan.Runs))-1]
 	saw, err := echo(r) // every handler reads its request, as applications do
 	if err != nil {
-		return err
+		return b, err
 	}
 	if b.Echo {
 		b.Body = saw
@@ -52,6 +53,17 @@ func (a *app[Tx]) perform(w http.ResponseWriter, r *http.Request, h hands) error
 		panic("planned, before any write")
 	}
 	wait(b.SleepBefore)
+	return b, nil
+}
+
+// perform does what the plan of the request's path says. A returned error is
+// that of the plan or of a statement; nothing has been written to w then.
+func (a *app[Tx]) perform(w http.ResponseWriter, r *http.Request, h hands) error {
+	b, err := a.begin(r)
+	if err != nil {
+		return err
+	}
+	p := plannedOf(r.Context())
 	for i := range b.Rows {
 		if err := h.insert(r.Context(), p.op, i); err != nil {
 			return err
@@ -125,6 +137,42 @@ func wait(d time.Duration) {
 // handle is the handler of RouteHandle: it returns its errors.
 func (a *app[Tx]) handle(w http.ResponseWriter, r *http.Request, tx Tx) error {
 	return a.perform(w, r, a.within(tx))
+}
+
+// leased is the handler of RouteLease: each outside call is a step, and a step
+// that was interrupted is probed.
+func (a *app[Tx]) leased(r *http.Request, attempt *unavez.Attempt) (httpkey.Finish[Tx], error) {
+	b, err := a.begin(r)
+	if err != nil {
+		return nil, unavez.NeverStarted(err)
+	}
+	ctx, p := r.Context(), plannedOf(r.Context())
+	for i := range b.Effects {
+		_, err := unavez.Step(ctx, attempt, "charge-"+strconv.Itoa(i),
+			func(_ context.Context, key string) (bool, error) {
+				a.journal.charge(p.op, key)
+				a.exits.at(p, conform.ExitAfterEffect)
+				return true, nil
+			},
+			func(_ context.Context, key string) (bool, unavez.Verdict, error) {
+				done, err := a.journal.charged(key)
+				if err != nil || !done {
+					return false, unavez.NotDone, err
+				}
+				return true, unavez.Done, nil
+			})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return func(w http.ResponseWriter, tx Tx) error {
+		for range b.Rows {
+			if err := a.insert(context.WithoutCancel(ctx), tx, p.op); err != nil {
+				return err
+			}
+		}
+		return answer(w, b)
+	}, nil
 }
 
 // within are the hands of a handler in the engine's transaction.

@@ -75,16 +75,20 @@ func (a *app[Tx]) routes(behind string) (map[string]http.Handler, func(), error)
 	handlers := map[string]http.Handler{}
 	for _, route := range []string{
 		conform.RoutePlain, conform.RouteHandle, conform.RouteOptional, conform.RouteMethods, conform.RouteJSON,
-		conform.RouteExclude, conform.RouteHook, conform.RouteLimited, conform.RouteShort,
+		conform.RouteExclude, conform.RouteHook, conform.RouteLimited, conform.RouteShort, conform.RouteLease,
 	} {
 		o := a.settingsOf(route)
 		layer, err := httpkey.New(a.engine, scope, &o)
 		if err != nil {
 			return nil, nil, err
 		}
-		handlers[route] = cross(layer.Wrap(http.HandlerFunc(a.plain)))
-		if route == conform.RouteHandle {
+		switch route {
+		case conform.RouteHandle:
 			handlers[route] = cross(layer.Handle(a.handle))
+		case conform.RouteLease:
+			handlers[route] = cross(layer.Lease(unavez.Steps, a.leased))
+		default:
+			handlers[route] = cross(layer.Wrap(http.HandlerFunc(a.plain)))
 		}
 	}
 	upstream, err := url.Parse(behind)
