@@ -142,10 +142,14 @@ func (x *exchange) identify() *Error {
 // back for the handler.
 func (x *exchange) readBody() *Error {
 	tooLarge := func() *Error {
-		x.w.Header().Set("Connection", "close") // what is left of the body is not read
 		return layerProblem(http.StatusRequestEntityTooLarge, TypeRequestTooLarge, "At most "+strconv.FormatInt(x.RequestLimit, 10)+" bytes are accepted.", nil)
 	}
 	if x.r.ContentLength > x.RequestLimit {
+		if x.r.Header.Get("Expect") == "" {
+			// A client that is still sending would lose the answer with its
+			// connection: take what the limit allows, and net/http takes a little more.
+			_, _ = io.CopyN(io.Discard, x.r.Body, x.RequestLimit+1) // refused whatever it was
+		}
 		return tooLarge()
 	}
 	body, err := readUpTo(x.r.Body, x.r.ContentLength, x.RequestLimit)
