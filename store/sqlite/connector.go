@@ -22,6 +22,10 @@ import (
 // a group of one and has Options.TransactionLimit; a script in one Exec is run
 // whole or not at all; a write in Query returns when it is durable.
 //
+// modernc.org/sqlite syncs with fsync(2) unless its Fdatasync(true) is called,
+// once in a program; on Linux a commit takes about half the time with it and is
+// as durable.
+//
 // A database in memory is refused: its connections would not share it, and
 // nothing in it survives the worker. Use store/memory.
 func OpenDB(drv driver.Driver, path string, opts *Options) (*sql.DB, error) {

@@ -105,6 +105,10 @@
 //	a database in memory                              an error from OpenDB
 //	a stored result does not match its checksum       store.ErrDamaged
 //
+// A handler that writes past its transaction, on the database itself, waits for
+// its own turn to end; its limit ends that. Temporary tables belong to the one
+// connection that writes, so all handlers see them.
+//
 // One worker stopped inside its transaction stops the other writers of the file
 // until it goes on or dies. Network file systems are not supported: SQLite's log
 // and the locks both need one kernel.

@@ -103,7 +103,8 @@ func (w *worker) rows(t *testing.T) []string {
 
 func readRows(ctx context.Context, from interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}) (out []string, err error) {
+},
+) (out []string, err error) {
 	rows, err := from.QueryContext(ctx, "SELECT row FROM business")
 	if err != nil {
 		return nil, err
