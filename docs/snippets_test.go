@@ -154,6 +154,22 @@ func lease(ctx context.Context, engine *unavez.Engine[*sql.Tx], gateway Gateway,
 		})
 }
 
+func leasedHandler(layer *httpkey.Layer[*sql.Tx], gateway Gateway) {
+	http.Handle("POST /payments", layer.Lease(unavez.Steps, func(r *http.Request, attempt *unavez.Attempt) (httpkey.Finish[*sql.Tx], error) {
+		receipt, err := unavez.Step(r.Context(), attempt, "charge", func(ctx context.Context, key string) (string, error) {
+			return gateway.Charge(ctx, key, 3000) // no transaction is open; key is the same at every attempt
+		}, nil) // nil: the gateway honours the key, so calling again is safe
+		if err != nil {
+			return nil, err // the operation is unknown; the next request with the key goes on
+		}
+		return func(w http.ResponseWriter, tx *sql.Tx) error { // commits with the outcome
+			w.WriteHeader(http.StatusCreated)
+			_, err := tx.ExecContext(r.Context(), `insert into payments(receipt) values (?)`, receipt)
+			return err
+		}, nil
+	}))
+}
+
 func client() *http.Client {
 	return &http.Client{Transport: &httpkey.Transport{}, Timeout: time.Minute}
 }
@@ -227,4 +243,4 @@ func squeeze(code string) string {
 }
 
 // The functions above are compiled, not called.
-var _ = []any{readme, wrap, wrapped, join, lease, client, (*server).Place}
+var _ = []any{readme, wrap, wrapped, join, lease, leasedHandler, client, (*server).Place}
