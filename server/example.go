@@ -74,7 +74,7 @@ func exampleLines(w io.Writer, requests, admin, file string) {
 	_, _ = fmt.Fprintf(w, `EXAMPLE  There is no %[4]s here, so this is the built-in orders example.
 EXAMPLE  requests  http://%[1]s
 EXAMPLE  admin     http://%[2]s  (operations, /metrics, /healthz)
-EXAMPLE  data      ./%[3]s  (remove it to start anew)
+EXAMPLE  data      ./%[3]s  (to start anew: rm %[3]s*)
 
 1. Send an order:
 

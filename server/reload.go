@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	_ "embed" // the sample is a file of its own
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,12 @@ import (
 
 // DefaultFile is read when no configuration is named.
 const DefaultFile = "unavez.yaml"
+
+//go:embed sample.yaml
+var sample string
+
+// Sample is a small configuration to start from.
+func Sample() string { return sample }
 
 // loaded is a configuration with the bytes it was made of.
 type loaded struct {

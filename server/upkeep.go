@@ -21,6 +21,7 @@ const (
 	expireBatch  = 100
 	maxSuspects  = 10_000
 	upkeepPause  = 2 * time.Second
+	purgePause   = 10 * time.Millisecond
 	idlePurges   = 15  // pauses between purges that find nothing
 	idleScans    = 150 // pauses between looks for what is unknown
 	scanPage     = 500
@@ -114,13 +115,8 @@ func (u *upkeep) run(ctx context.Context) {
 		u.collect(ctx)
 		u.probe(ctx)
 		u.purge(ctx)
-		// Half to one and a half of the pause, so that workers do not keep step.
-		timer := time.NewTimer(u.pause/2 + rand.N(u.pause))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !u.sleep(ctx, u.pause) {
 			return
-		case <-timer.C:
 		}
 	}
 }
@@ -177,23 +173,44 @@ func (u *upkeep) collect(ctx context.Context) {
 	}
 }
 
-// purge forgets what is over its retention, one small batch at a time.
+// purge forgets what is over its retention, in small batches with pauses, so
+// that no request waits for it. What is left after a while waits for the next
+// round, for there is other work.
 func (u *upkeep) purge(ctx context.Context) {
 	if u.rest--; u.rest > 0 {
 		return
 	}
-	n, err := u.store.Purge(ctx, purgeBatch)
-	if err != nil {
-		u.failed(ctx, "purge", err)
-		return
+	u.rest = 0
+	for until := time.Now().Add(u.pause); time.Now().Before(until); {
+		n, err := u.store.Purge(ctx, purgeBatch)
+		if err != nil {
+			u.failed(ctx, "purge", err)
+			return
+		}
+		u.metrics.Purged(n)
+		if n > 0 {
+			u.log.DebugContext(ctx, "purged", "rows", n)
+		}
+		if n < purgeBatch {
+			u.rest = idlePurges
+			return
+		}
+		if !u.sleep(ctx, purgePause) {
+			return
+		}
 	}
-	u.metrics.Purged(n)
-	if n > 0 {
-		u.log.DebugContext(ctx, "purged", "rows", n)
-	}
-	u.rest = idlePurges
-	if n == purgeBatch {
-		u.rest = 0 // there is more
+}
+
+// sleep waits for half to one and a half of a pause, so that workers do not
+// keep step; false means that the context has ended.
+func (u *upkeep) sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause/2 + rand.N(pause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -121,7 +122,11 @@ Operators have a listener of their own, 127.0.0.1:8081: a JSON API, /metrics,
 
 A changed FILE is taken over while running, also on SIGHUP; one with a fault is
 refused and the old configuration goes on. SIGTERM and SIGINT stop gracefully, a
-second signal at once.`,
+second signal at once.
+
+A FILE to start from:
+
+` + indented(server.Sample()),
 		Example: "  unavez serve\n  unavez serve unavez.yaml",
 		Args:    usage(cobra.MaximumNArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -153,6 +158,10 @@ second signal at once.`,
 	c.Flags().StringVar(&o.Listen, "listen", "", "address for requests, in the place of the configured one")
 	c.Flags().StringVar(&o.AdminListen, "admin-listen", "", "address for operators, in the place of the configured one")
 	return c
+}
+
+func indented(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 }
 
 func checkCommand() *cobra.Command {

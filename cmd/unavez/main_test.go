@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	program "github.com/unavez/unavez/server"
 )
 
 func TestTheSameOrderTwiceIsOneOrderAndOneAnswer(t *testing.T) {
@@ -239,6 +241,9 @@ http: [{route: POST /orders, upstream: "`+app+`", unknown: hold}]
 			if got := ops("list", "--state", "unknown", "--json", "--limit", "2"); json.Unmarshal([]byte(got.out), &page) != nil || len(page.Operations) != 2 {
 				t.Errorf("list as JSON: %+v", got)
 			}
+			if got := invoke(t, dir, nil, "ops", "list", "--store", "unavez.db"); got.code != 0 || strings.Count(got.out, "unknown") != 3 {
+				t.Errorf("list from the store directly: %+v", got)
+			}
 			if got := ops("show", "/http//k-1"); got.code != 0 || !strings.Contains(got.out, "POST /orders") || !strings.Contains(got.out, "complete (it did)") {
 				t.Errorf("show: %+v", got)
 			}
@@ -305,7 +310,7 @@ func TestCheckReportsEveryFaultAndTheExitCodesTellThemApart(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "unavez.db")); err == nil {
 		t.Error("a refused configuration made a store")
 	}
-	configure(t, dir, "store: sqlite:unavez.db\nauth: {mode: single_tenant}\nhttp: [{route: POST /orders, upstream: http://example.com, unknown: hold}]\n")
+	configure(t, dir, program.Sample())
 	if got := invoke(t, dir, nil, "check", "unavez.yaml"); got.code != 0 || got.out != "unavez.yaml: ok\n" {
 		t.Errorf("a good one: %+v", got)
 	}

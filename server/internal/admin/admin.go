@@ -11,12 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/server/internal/answer"
 	"github.com/unavez/unavez/server/internal/auth"
 	"github.com/unavez/unavez/server/internal/config"
 	"github.com/unavez/unavez/store"
@@ -370,17 +370,9 @@ func (d *Decision) validate(action string) error {
 		if !config.IsHeader(name) || strings.ContainsFunc(line[1], func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
 			return httpkey.Errorf(http.StatusBadRequest, "result.header: %q is no header line", line[0])
 		}
-		if slices.Contains(neverFrozen(), name) {
+		if answer.NeverFrozen(name) {
 			return httpkey.Errorf(http.StatusBadRequest, "result.header: %s is never part of a stored answer", name)
 		}
 	}
 	return nil
-}
-
-// neverFrozen are headers about one connection or one caller.
-func neverFrozen() []string {
-	return []string{
-		"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Content-Length", "Date",
-		"Set-Cookie", "Www-Authenticate", "Proxy-Authenticate", "Authorization", "Idempotent-Replayed",
-	}
 }

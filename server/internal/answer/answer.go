@@ -90,7 +90,7 @@ func ParsePath(text string) (Path, error) {
 		default:
 			return nil, wrong
 		}
-		if last := path[len(path)-1]; last == "" || strings.ContainsAny(last, "]*") {
+		if last := path[len(path)-1]; last == "" || strings.ContainsAny(last, "]*'\" ") {
 			return nil, wrong
 		}
 	}
@@ -202,6 +202,17 @@ func (r Rules) Result(status int, header http.Header, body []byte) (unavez.Resul
 		}
 	}
 	return result, nil
+}
+
+// NeverFrozen reports whether a header is about one connection or one caller,
+// and so never part of a stored answer.
+func NeverFrozen(name string) bool {
+	switch http.CanonicalHeaderKey(name) {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Content-Length", "Date",
+		"Set-Cookie", "Www-Authenticate", "Proxy-Authenticate", "Authorization", "Idempotent-Replayed":
+		return true
+	}
+	return false
 }
 
 // ReadBody reads an answer up to a limit; one over it cannot be judged.

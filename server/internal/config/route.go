@@ -110,6 +110,9 @@ func IsHeader(name string) bool {
 	return name != "" && strings.Trim(name, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
+// maxPaths bounds the paths of a fingerprint; each costs time at every member.
+const maxPaths = 64
+
 func (c *checker) fingerprint(path string, f *Fingerprint) {
 	paths := func(name string, list []string) {
 		for i, text := range list {
@@ -117,6 +120,9 @@ func (c *checker) fingerprint(path string, f *Fingerprint) {
 			if _, err := answer.ParsePath(strings.ReplaceAll(text, "[*]", "[0]")); err != nil {
 				c.fault(fmt.Sprintf("%s.%s[%d]", path, name, i), "%q is not a path into JSON (write $.meta.sentAt or $.items[*].note)", text)
 			}
+		}
+		if len(list) > maxPaths {
+			c.fault(path+"."+name, "%d paths, at most %d", len(list), maxPaths)
 		}
 		if len(list) > 0 && !f.JSON {
 			c.fault(path+"."+name, "needs json: true beside it")
@@ -191,6 +197,14 @@ func (c *checker) probe(path string, r *Route) {
 	}
 	if p.Result.Status != 0 {
 		within(c, path+".result.status", p.Result.Status, 200, 499)
+	}
+	for i, name := range p.Result.Headers {
+		at := fmt.Sprintf("%s.result.headers[%d]", path, i)
+		if !IsHeader(name) {
+			c.fault(at, "%q is not the name of a header", name)
+		} else if answer.NeverFrozen(name) {
+			c.fault(at, "%s is never part of a stored answer", name)
+		}
 	}
 	if p.Result.JSON != "" {
 		if _, err := answer.ParsePath(p.Result.JSON); err != nil {
