@@ -45,139 +45,162 @@ func (s *session) retry(o op, k string, limit time.Duration) (a *answer, inFligh
 	return a, inFlight
 }
 
-// crash kills worker 1 at a point, retries at worker 2 until the operation has
-// an answer, and wants rows=1. The answer is the retry's own run or a replay.
-func (s *session) crash(route, exit string, runs int, replayed bool) {
-	b := created("once")
-	o, k := s.op(route, Plan{Runs: []Behaviour{b}, Exit: exit}), key()
-	s.dies(o, k)
-	a, inFlight := s.retry(o, k, s.r.about.Lease+s.slack(2*time.Second))
-	if !replayed {
-		s.wantFirst(a, b.Status)
-	} else if a.header.Get(headerReplayed) != "true" || a.status != b.Status || string(a.body) != string(b.Body) {
-		s.fail("%v: killed %s: got %v, want the replay of the committed answer", a.request, exit, a)
+// victim is an operation whose worker was killed.
+type victim struct {
+	route string
+	o     op
+	k     string
+	b     Behaviour
+	// first is what a retry at worker 2 got at once.
+	first *answer
+}
+
+// mourn retries at worker 2 at once, then starts worker 1 again. Under a lease
+// the operation is in flight until the lease has run out.
+func (s *session) mourn(v *victim, held bool) {
+	v.first = s.do(s.post(2, v.o, v.k))
+	if held && leased(v.route) && !v.first.is(countInFlight) {
+		s.fail("%v: killed under a lease: got %v, want 409 until the lease has run out", v.first.request, v.first)
 	}
-	if leased(route) && (exit == ExitAfterClaim || exit == ExitBeforeCommit) && inFlight == 0 {
-		s.fail("%s: killed %s under a lease: the first retry ran at once, want 409 until the lease has run out", o.path, exit)
-	}
-	s.wantCount(o, runs, 1)
 	s.revive()
-	again := s.do(s.post(1, o, k))
-	if again.header.Get(headerReplayed) != "true" {
-		s.fail("%v: at the worker that was killed: got %v, want a replay", again.request, again)
+}
+
+// outcome is the first answer of a retry that is not "in flight".
+func (s *session) outcome(v *victim) *answer {
+	if !v.first.is(countInFlight) {
+		return v.first
 	}
-	s.wantSame(again, a)
-	s.wantCount(o, runs, 1)
+	a, _ := s.retry(v.o, v.k, s.r.about.Lease+s.slack(2*time.Second))
+	return a
+}
+
+// crash kills worker 1 at a point, on each route, retries at worker 2 until the
+// operation has an answer, and wants rows=1. The answer is the retry's own run
+// or a replay. The leases run out side by side.
+func (s *session) crash(exit string, runs int, replayed bool) {
+	var victims []*victim
+	for _, route := range modes() {
+		v := &victim{route: route, b: created("once"), k: key()}
+		v.o = s.op(route, Plan{Runs: []Behaviour{v.b}, Exit: exit})
+		s.dies(v.o, v.k)
+		s.mourn(v, exit == ExitAfterClaim || exit == ExitBeforeCommit)
+		victims = append(victims, v)
+	}
+	for _, v := range victims {
+		a := s.outcome(v)
+		if !replayed {
+			s.wantFirst(a, v.b.Status)
+		} else if a.header.Get(headerReplayed) != "true" || a.status != v.b.Status || string(a.body) != string(v.b.Body) {
+			s.fail("%v: killed %s: got %v, want the replay of the committed answer", a.request, exit, a)
+		}
+		s.wantCount(v.o, runs, 1)
+		again := s.do(s.post(1, v.o, v.k))
+		if again.header.Get(headerReplayed) != "true" {
+			s.fail("%v: at the worker that was killed: got %v, want a replay", again.request, again)
+		}
+		s.wantSame(again, a)
+		s.wantCount(v.o, runs, 1)
+	}
 }
 
 // killedAfterClaim is case 43.
-func killedAfterClaim(s *session) {
-	for _, route := range modes() {
-		s.crash(route, ExitAfterClaim, 1, false)
-	}
-}
+func killedAfterClaim(s *session) { s.crash(ExitAfterClaim, 1, false) }
 
 // killedBeforeClaim kills as soon as the request has arrived.
-func killedBeforeClaim(s *session) {
-	for _, route := range modes() {
-		s.crash(route, ExitBeforeClaim, 1, false)
-	}
-}
+func killedBeforeClaim(s *session) { s.crash(ExitBeforeClaim, 1, false) }
 
-// killedAtWork kills from outside, with the handler between its start and its
-// first statement.
+// killedAtWork kills from outside, with handlers of every kind between their
+// start and their first statement.
 func killedAtWork(s *session) {
+	s.mu.Lock()
+	s.lost = true
+	s.mu.Unlock()
+	var victims []*victim
+	var replies []<-chan reply
 	for _, route := range modes() {
-		long := created("never")
-		long.SleepBefore = 20 * time.Second
-		o, k := s.op(route, runs(long, created("once"))), key()
-		s.mu.Lock()
-		s.lost = true
-		s.mu.Unlock()
-		running := s.start(s.post(1, o, k))
-		s.running(o, 1)
-		s.later(s.revive)
-		if err := s.r.target.Control.Kill(s.ctx, 1); err != nil {
-			s.fail("%w", err)
+		v := &victim{route: route, b: created("never"), k: key()}
+		v.b.SleepBefore = 20 * time.Second
+		v.o = s.op(route, runs(v.b, created("once")))
+		replies = append(replies, s.start(s.post(1, v.o, v.k)))
+		s.running(v.o, 1)
+		victims = append(victims, v)
+	}
+	s.later(s.revive)
+	if err := s.r.target.Control.Kill(s.ctx, 1); err != nil {
+		s.fail("%w", err)
+	}
+	for i, v := range victims {
+		if got := <-replies[i]; got.err == nil {
+			s.fail("%s: of a killed worker: got %v, want no answer", v.o.path, got.answer)
 		}
-		if got := <-running; got.err == nil {
-			s.fail("%s: of a killed worker: got %v, want no answer", o.path, got.answer)
-		}
-		a, inFlight := s.retry(o, k, s.r.about.Lease+s.slack(2*time.Second))
+		s.mourn(v, true)
+	}
+	for _, v := range victims {
+		a := s.outcome(v)
 		s.wantFirst(a, http.StatusCreated)
-		if leased(route) && inFlight == 0 {
-			s.fail("%s: killed under a lease: the first retry ran at once, want 409 until the lease has run out", o.path)
-		}
-		s.wantCount(o, 2, 1)
-		s.revive()
-		s.wantReplay(s.do(s.post(1, o, k)), a)
+		s.wantCount(v.o, 2, 1)
+		s.wantReplay(s.do(s.post(1, v.o, v.k)), a)
 	}
 }
 
-// killedBeforeCommit is case 44. In lease mode the handler is an application
-// behind a proxy, which writes its row once per key.
-func killedBeforeCommit(s *session) {
-	for _, route := range modes() {
-		s.crash(route, ExitBeforeCommit, 2, false)
-	}
-}
+// killedBeforeCommit is case 44. The application behind a proxy writes its row
+// once per key.
+func killedBeforeCommit(s *session) { s.crash(ExitBeforeCommit, 2, false) }
 
 // killedAfterCommit is case 45, at three points between the commit and the answer.
 func killedAfterCommit(s *session) {
-	for _, route := range modes() {
-		for _, exit := range []string{ExitAfterCommit, ExitAfterStore, ExitBeforeWrite} {
-			s.crash(route, exit, 1, true)
-		}
+	for _, exit := range []string{ExitAfterCommit, ExitAfterStore, ExitBeforeWrite} {
+		s.crash(exit, 1, true)
 	}
 }
 
 // killedAfterEffect is case 51.
 func killedAfterEffect(s *session) {
-	lease := s.r.about.Lease
+	var victims []*victim
 	for _, route := range leases() {
-		b := created("charged")
-		b.Effects = 1
-		o, k := s.op(route, Plan{Runs: []Behaviour{b}, Exit: ExitAfterEffect}), key()
-		s.dies(o, k)
-		a, _ := s.retry(o, k, lease+s.slack(2*time.Second))
-		c := s.count(o)
+		v := &victim{route: route, b: created("charged"), k: key()}
+		v.b.Effects = 1
+		v.o = s.op(route, Plan{Runs: []Behaviour{v.b}, Exit: ExitAfterEffect})
+		s.dies(v.o, v.k)
+		s.mourn(v, true)
+		victims = append(victims, v)
+	}
+	for _, v := range victims {
+		a := s.outcome(v)
+		c := s.count(v.o)
 		for _, effect := range c.Effects {
 			if effect == "" || effect != c.Effects[0] {
-				s.fail("%s: keys of the outside calls: got %q, want the same derived key in each", o.path, c.Effects)
+				s.fail("%s: keys of the outside calls: got %q, want the same derived key in each", v.o.path, c.Effects)
 			}
 		}
-		switch route {
-		case RouteLease: // the interrupted step was probed, and not called again
-			s.wantFirst(a, b.Status)
-			if len(c.Effects) != 1 || c.Runs != 2 || c.Rows != 1 {
-				s.fail("%s: with steps: got %d runs, %d rows and %d outside calls, want 2, 1 and 1", o.path, c.Runs, c.Rows, len(c.Effects))
-			}
+		runs, effects := 1, 1
+		switch v.route {
+		case RouteLease: // the interrupted step is probed, and not called again
+			runs = 2
+			s.wantFirst(a, v.b.Status)
+		case RouteRetry:
+			runs, effects = 2, 2
+			s.wantFirst(a, v.b.Status)
 		case RouteHold:
 			s.wantProblem(a, kindUnknown, http.StatusConflict)
-			s.wantProblem(s.do(s.post(2, o, k)), kindUnknown, http.StatusConflict)
-			if len(c.Effects) != 1 || c.Runs != 1 {
-				s.fail("%s: on hold: got %d runs and %d outside calls, want 1 and 1", o.path, c.Runs, len(c.Effects))
-			}
-		case RouteRetry:
-			s.wantFirst(a, b.Status)
-			if len(c.Effects) != 2 || c.Runs != 2 {
-				s.fail("%s: with retry: got %d runs and %d outside calls, want 2 and 2 with one key", o.path, c.Runs, len(c.Effects))
+			s.wantProblem(s.do(s.post(2, v.o, v.k)), kindUnknown, http.StatusConflict)
+			if s.counters()[kindUnknown] == 0 {
+				s.fail("counter %s: got 0, want the answers of the operation on hold", kindUnknown)
 			}
 		case RouteProbe:
-			s.wantStatus(a, b.Status)
-			if a.header.Get(headerReplayed) != "" { // the probe's answer: a replay to the client, the outcome to the engine
+			s.wantStatus(a, v.b.Status)
+			if a.header.Get(headerReplayed) != "" { // a replay to the client, the outcome to the engine
 				s.mu.Lock()
 				s.seen[countReplayed]--
 				s.mu.Unlock()
 			}
-			if len(c.Effects) != 1 || c.Runs != 1 {
-				s.fail("%s: with a probe that says done: got %d runs and %d outside calls, want 1 and 1", o.path, c.Runs, len(c.Effects))
-			}
 		}
-		if got := s.counters()[kindUnknown]; route == RouteHold && got == 0 {
-			s.fail("counter %s: got 0, want the answers of the operation on hold", kindUnknown)
+		if c.Runs != runs || len(c.Effects) != effects {
+			s.fail("%s: got %d runs and %d outside calls, want %d and %d", v.o.path, c.Runs, len(c.Effects), runs, effects)
 		}
-		s.revive()
+		if v.route == RouteLease && c.Rows != 1 {
+			s.fail("%s: committed rows: got %d, want 1", v.o.path, c.Rows)
+		}
 	}
 }
 
@@ -240,41 +263,51 @@ func stoppedTransaction(s *session) {
 // own, writes one for each key.
 func stoppedLease(s *session) {
 	s.allow(http.StatusServiceUnavailable)
+	lease := s.r.about.Lease
+	var victims []*victim
+	var replies []<-chan reply
 	for _, route := range []string{RouteLease, RouteRetry} {
-		s.stopUnderLease(route)
+		v := &victim{route: route, b: created("first"), k: key()}
+		v.b.SleepBefore = time.Second
+		v.o = s.op(route, runs(v.b, created("second")))
+		replies = append(replies, s.start(s.post(1, v.o, v.k)))
+		victims = append(victims, v)
 	}
-}
-
-func (s *session) stopUnderLease(route string) {
-	before := s.counters()[countLost]
-	first := created("first")
-	first.SleepBefore = time.Second
-	o, k := s.op(route, runs(first, created("second"))), key()
-	running := s.start(s.post(1, o, k))
-	s.running(o, 1)
+	for _, v := range victims {
+		s.running(v.o, 1)
+	}
 	s.stop(1)
 	started := time.Now()
-	other, inFlight := s.retry(o, k, s.r.about.Lease+s.slack(2*time.Second))
-	s.wantFirst(other, http.StatusCreated)
-	if inFlight == 0 || string(other.body) != "second" {
-		s.fail("%v: got %v after %d answers of 409, want the second run once the lease is over", other.request, other, inFlight)
+	others := make([]*answer, len(victims))
+	for _, v := range victims {
+		v.first = s.do(s.post(2, v.o, v.k))
+		s.wantInFlight(v.first, lease)
 	}
-	if rest := 2*s.r.about.Lease - time.Since(started); rest > 0 {
+	for i, v := range victims {
+		others[i] = s.outcome(v)
+		s.wantFirst(others[i], http.StatusCreated)
+		if string(others[i].body) != "second" {
+			s.fail("%v: got %v, want the second run", others[i].request, others[i])
+		}
+	}
+	if rest := 2*lease - time.Since(started); rest > 0 {
 		s.pause(rest)
 	}
 	s.cont(1)
-	a := s.await(running)
-	if a.header.Get(headerReplayed) == "true" {
-		s.wantReplay(a, other)
-	} else {
-		s.wantProblem(a, kindLeaseLost, http.StatusServiceUnavailable)
+	for i, v := range victims {
+		a := s.await(replies[i])
+		if a.header.Get(headerReplayed) == "true" {
+			s.wantReplay(a, others[i])
+		} else {
+			s.wantProblem(a, kindLeaseLost, http.StatusServiceUnavailable)
+		}
+		s.wantReplay(s.do(s.post(1, v.o, v.k)), others[i])
+		s.wantReplay(s.do(s.post(2, v.o, v.k)), others[i])
+		s.wantCount(v.o, 2, 1)
 	}
-	if got := s.counters()[countLost] - before; got != 1 {
-		s.fail("%s: counter %s: got %d, want 1", o.path, countLost, got)
+	if got, want := s.counters()[countLost], len(victims); got != want {
+		s.fail("counter %s: got %d, want %d", countLost, got, want)
 	}
-	s.wantReplay(s.do(s.post(1, o, k)), other)
-	s.wantReplay(s.do(s.post(2, o, k)), other)
-	s.wantCount(o, 2, 1)
 }
 
 // stop suspends a worker until the case is over, or cont.

@@ -102,8 +102,12 @@ func outage(s *session) {
 		}
 	}
 	s.later(finish)
+	var replies []<-chan reply
+	for _, t := range tries {
+		replies = append(replies, s.start(s.post(1, t.o, t.k)))
+	}
 	for i, t := range tries {
-		a := s.do(s.post(1, t.o, t.k))
+		a := s.await(replies[i])
 		s.wantProblem(a, kindUnavailable, http.StatusServiceUnavailable)
 		s.wantRetryAfter(a, 10*time.Second)
 		if limit := about.StoreTimeout + s.slack(time.Second); a.took > limit {
