@@ -185,7 +185,7 @@ func TestLimitsOfARequest(t *testing.T) {
 	if got := b.send(http.MethodPost, "/orders", strings.Repeat("x", 101), "Idempotency-Key", "k-1"); got.status != 413 || got.problem() != "request-too-large" {
 		t.Errorf("body: %+v", got)
 	}
-	chunked := "POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\nTransfer-Encoding: chunked\r\n\r\n65\r\n" + strings.Repeat("x", 101) + "\r\n0\r\n\r\n"
+	chunked := "POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n65\r\n" + strings.Repeat("x", 101) + "\r\n0\r\n\r\n"
 	if got := b.raw(chunked); !strings.HasPrefix(got, "HTTP/1.1 413 ") {
 		t.Errorf("chunks: %q", got)
 	}
