@@ -3,12 +3,17 @@
 package testenv
 
 import (
+	"bufio"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // RedisServer is a Redis of one test's own, in memory only. It ends with the
@@ -56,6 +61,83 @@ func StartSentinel(tb testing.TB, name string, master *RedisServer) *RedisServer
 	}
 	s.first(tb)
 	return s
+}
+
+// StartRedisCluster runs a Redis Cluster of three masters without replicas, each
+// with a third of the slots. One that is killed does not stop the others.
+func StartRedisCluster(tb testing.TB) []*RedisServer {
+	tb.Helper()
+	const slots, masters = 16384, 3
+	var all []*RedisServer
+	for i := range masters {
+		bus := strconv.Itoa(freePort(tb))
+		s := StartRedis(tb, "--cluster-enabled", "yes", "--cluster-port", bus,
+			"--cluster-node-timeout", "60000", "--cluster-require-full-coverage", "no")
+		all = append(all, s)
+		s.must("CLUSTER SET-CONFIG-EPOCH " + strconv.Itoa(i+1))
+		s.must("CLUSTER ADDSLOTSRANGE " + strconv.Itoa(i*slots/masters) + " " + strconv.Itoa((i+1)*slots/masters-1))
+		for _, other := range all[:i] {
+			other.must("CLUSTER MEET " + host + " " + strconv.Itoa(s.port) + " " + bus)
+		}
+	}
+	for _, s := range all {
+		late := time.After(limit)
+		for !s.whole(slots) {
+			select {
+			case <-late:
+				tb.Fatalf("the Cluster does not come together:\n%s", s.logged.tail())
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	return all
+}
+
+// whole tells whether this member of a Cluster knows the place of every slot.
+func (s *RedisServer) whole(slots int) bool {
+	s.tb.Helper()
+	info := s.ask("CLUSTER INFO")
+	return strings.Contains(info, "cluster_state:ok\r\n") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots)+"\r\n")
+}
+
+// must sends one command and wants the answer OK.
+func (s *RedisServer) must(command string) {
+	s.tb.Helper()
+	if got := s.ask(command); got != "OK" {
+		s.tb.Fatalf("%s: %s", command, got)
+	}
+}
+
+// ask sends one command and gives its answer: a line, or a text.
+func (s *RedisServer) ask(command string) string {
+	s.tb.Helper()
+	conn, err := net.DialTimeout("tcp", s.Addr(), limit)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+		s.tb.Fatal(err)
+	}
+	if _, err := conn.Write([]byte(command + "\r\n")); err != nil {
+		s.tb.Fatal(err)
+	}
+	in := bufio.NewReader(conn)
+	line, err := in.ReadString('\n')
+	if err != nil {
+		s.tb.Fatalf("%s: %v", command, err)
+	}
+	line = strings.TrimSpace(line)
+	size, isText := strings.CutPrefix(line, "$")
+	n, err := strconv.Atoi(size)
+	if !isText || err != nil || n < 0 {
+		return strings.TrimPrefix(line, "+")
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(in, text); err != nil {
+		s.tb.Fatalf("%s: %v", command, err)
+	}
+	return string(text)
 }
 
 func redisProgram(tb testing.TB) string {

@@ -12,7 +12,7 @@ import (
 // with its text, as the real ones do not return.
 type verdict struct{ testing.TB }
 
-func (verdict) Helper()              {}
+func (verdict) Helper()                {}
 func (verdict) Fatal(arguments ...any) { panic("fatal: " + fmt.Sprint(arguments...)) }
 func (verdict) Skip(arguments ...any)  { panic("skip: " + fmt.Sprint(arguments...)) }
 

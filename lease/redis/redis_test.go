@@ -131,13 +131,15 @@ func TestAnothersValueIsAnErrorAndStaysAsItIs(t *testing.T) {
 	client := plain(t, address(url))
 	ours := "uvl1L\x01b\x00\x00\x00\x00"
 	for name, put := range map[string]func(ctx context.Context, at string) error{
-		"hash":           func(ctx context.Context, at string) error { return client.HSet(ctx, at, "f", "v").Err() },
-		"list":           func(ctx context.Context, at string) error { return client.RPush(ctx, at, "v").Err() },
-		"set":            func(ctx context.Context, at string) error { return client.SAdd(ctx, at, "v").Err() },
-		"number":         func(ctx context.Context, at string) error { return client.Set(ctx, at, 7, time.Hour).Err() },
-		"empty":          func(ctx context.Context, at string) error { return client.Set(ctx, at, "", time.Hour).Err() },
-		"cut off":        func(ctx context.Context, at string) error { return client.Set(ctx, at, ours[:8], time.Hour).Err() },
-		"later form":     func(ctx context.Context, at string) error { return client.Set(ctx, at, "uvl2"+ours[4:], time.Hour).Err() },
+		"hash":    func(ctx context.Context, at string) error { return client.HSet(ctx, at, "f", "v").Err() },
+		"list":    func(ctx context.Context, at string) error { return client.RPush(ctx, at, "v").Err() },
+		"set":     func(ctx context.Context, at string) error { return client.SAdd(ctx, at, "v").Err() },
+		"number":  func(ctx context.Context, at string) error { return client.Set(ctx, at, 7, time.Hour).Err() },
+		"empty":   func(ctx context.Context, at string) error { return client.Set(ctx, at, "", time.Hour).Err() },
+		"cut off": func(ctx context.Context, at string) error { return client.Set(ctx, at, ours[:8], time.Hour).Err() },
+		"later form": func(ctx context.Context, at string) error {
+			return client.Set(ctx, at, "uvl2"+ours[4:], time.Hour).Err()
+		},
 		"large":          func(ctx context.Context, at string) error { return client.SetRange(ctx, at, 1<<20, "x").Err() },
 		"without an end": func(ctx context.Context, at string) error { return client.Set(ctx, at, ours, 0).Err() },
 	} {
