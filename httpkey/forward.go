@@ -113,9 +113,10 @@ func (f *front) transport() *http.Transport {
 	}
 }
 
-// once is a body that the transport can neither rewind nor take for empty, so
-// that it never sends a request twice: net/http re-sends a request that carries
-// an Idempotency-Key on a connection that died, if the body is none.
+// once is an empty body that the transport does not take for none, so that it
+// never sends a request twice: net/http re-sends a request that carries an
+// Idempotency-Key on a connection that died, if the body is none or can be had
+// again.
 type once struct{ io.Reader }
 
 func (once) Close() error { return nil }
@@ -171,7 +172,13 @@ func (f *front) outgoing(ctx context.Context, x *exchange) *http.Request {
 	if f.DerivedKeyHeader != "" {
 		out.Header.Set(f.DerivedKeyHeader, x.op.Identity().DerivedKey(""))
 	}
-	out.Body = once{bytes.NewReader(x.body)}
+	out.Body = once{bytes.NewReader(nil)}
+	if len(x.body) > 0 {
+		// A body of this type goes out in one write with the head: an
+		// application that answers without reading it has nothing left unread
+		// whose loss would reset the connection under its answer.
+		out.Body = io.NopCloser(bytes.NewReader(x.body))
+	}
 	out.ContentLength = int64(len(x.body))
 	out.GetBody = nil
 	return out
