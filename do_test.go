@@ -525,6 +525,57 @@ func TestClosingRefusesNewCallsAndWaitsForRunningOnes(t *testing.T) {
 	})
 }
 
+func TestTenThousandDuplicatesOfOneSlowOperationCostNoGateAndLittleMemory(t *testing.T) { // alone: it reads the process's memory
+	s := newStore()
+	engine := newEngine(t, s, nil)
+	var gates counter
+	s.set(func(step string) error {
+		gates.add(step)
+		return nil
+	})
+	const duplicates = 10_000
+	var wg sync.WaitGroup
+	var memory [2]runtime.MemStats
+	_, err := engine.Do(t.Context(), operation("4711"), func(ctx context.Context, tx Tx) (unavez.Result, error) {
+		runtime.GC()
+		runtime.ReadMemStats(&memory[0])
+		arrived := make(chan struct{}, duplicates)
+		for range duplicates {
+			wg.Go(func() {
+				op := operation("4711")
+				op.Wait = time.Minute
+				arrived <- struct{}{}
+				out, err := engine.Do(t.Context(), op, writes("order", &counter{}))
+				if err != nil || !out.Replayed {
+					t.Errorf("duplicate: %+v, %v", out, err)
+				}
+			})
+		}
+		for range duplicates {
+			<-arrived
+		}
+		for i := range 100 { // unrelated ones go on
+			if _, err := engine.Do(ctx, operation(fmt.Sprint("other ", i)), writes("other", &counter{})); err != nil {
+				t.Error(err)
+			}
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&memory[1])
+		return answer(1), nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if n := gates.get("before begin"); n != 101 {
+		t.Errorf("%d gates, want 101: duplicates hold no transaction", n)
+	}
+	held := int64(memory[1].HeapInuse+memory[1].StackInuse) - int64(memory[0].HeapInuse+memory[0].StackInuse)
+	if each := held / duplicates; each > 10<<10 {
+		t.Errorf("%d bytes for each waiting duplicate", each)
+	}
+}
+
 func TestAWorkerBoundsItsWaiters(t *testing.T) {
 	t.Parallel()
 	engine := newEngine(t, newStore(), &unavez.Options{Waiters: -1})
