@@ -242,7 +242,7 @@ func TestFailedStatementLeavesTheUnitUsable(t *testing.T) {
 func TestStuckHandlerLosesTheTurn(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
 		opts := patient()
-		opts.HandlerLimit = 50 * time.Millisecond
+		opts.HandlerLimit = 500 * time.Millisecond
 		w := fresh(t, drv, opts)
 		a := w.begin(t, "stuck")
 		w.write(t, a, "stuck")
@@ -284,7 +284,7 @@ func TestStuckHandlerLosesTheTurn(t *testing.T) {
 func TestWhatComesBeforeTheFirstStatementRunsBesideOthers(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
 		opts := patient()
-		opts.HandlerLimit = 50 * time.Millisecond
+		opts.HandlerLimit = time.Second
 		w := fresh(t, drv, opts)
 		slow := w.begin(t, "slow before its first statement")
 		for i := range 20 {
@@ -294,7 +294,7 @@ func TestWhatComesBeforeTheFirstStatementRunsBesideOthers(t *testing.T) {
 				t.Fatal(e.err)
 			}
 		}
-		timer := time.NewTimer(2 * opts.HandlerLimit)
+		timer := time.NewTimer(opts.HandlerLimit + opts.HandlerLimit/4)
 		<-timer.C
 		w.write(t, slow, "slow")
 		if e := <-commit(t, slow, "x"); e.err != nil {
