@@ -176,6 +176,44 @@ func server(t *testing.T, h http.Handler) *httptest.Server {
 	return srv
 }
 
+// gate is a place where a handler stands still until the test lets it go on.
+type gate struct {
+	entered, left chan struct{}
+	enter, leave  sync.Once
+}
+
+func newGate() *gate { return &gate{entered: make(chan struct{}), left: make(chan struct{})} }
+
+// pass is for the handler.
+func (g *gate) pass() {
+	g.enter.Do(func() { close(g.entered) })
+	<-g.left
+}
+
+// open lets the handler go on. Tests defer it, so that a failure ends them.
+func (g *gate) open() { g.leave.Do(func() { close(g.left) }) }
+
+// wait waits for the handler, as long as anything here is waited for.
+func (g *gate) wait() bool {
+	select {
+	case <-g.entered:
+		return true
+	case <-time.After(patience):
+		return false
+	}
+}
+
+// arrived fails the test when the handler does not come.
+func (g *gate) arrived(t *testing.T) {
+	t.Helper()
+	if !g.wait() {
+		t.Fatal("the handler was not called")
+	}
+}
+
+// patience bounds every wait, so that a test fails and does not hang.
+const patience = time.Minute
+
 // reply is an answer as the client sees it.
 type reply struct {
 	status int
@@ -212,6 +250,8 @@ func send(t *testing.T, q request) reply {
 
 func try(ctx context.Context, c *http.Client, q request) (reply, error) {
 	defer c.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if q.method == "" {
 		q.method = http.MethodPost
 	}

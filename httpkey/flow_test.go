@@ -21,10 +21,10 @@ import (
 func TestAHundredAtOnceRunOnce(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
 		var runs atomic.Int64
-		entered, leave := make(chan struct{}), make(chan struct{})
+		g := newGate()
+		defer g.open()
 		srv := s.handled(t, nil, func(w http.ResponseWriter, r *http.Request, put insert) error {
-			close(entered)
-			<-leave
+			g.pass()
 			return creates(&runs)(w, r, put)
 		})
 		q := request{url: srv.URL, key: "k", body: "x"}
@@ -36,7 +36,7 @@ func TestAHundredAtOnceRunOnce(t *testing.T) {
 			}
 			firstDone <- got
 		}()
-		<-entered
+		g.arrived(t)
 		var wg sync.WaitGroup
 		for range 99 {
 			wg.Go(func() {
@@ -51,7 +51,7 @@ func TestAHundredAtOnceRunOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		close(leave)
+		g.open()
 		wantReplay(t, <-firstDone, send(t, q))
 		if runs.Load() != 1 {
 			t.Errorf("%d runs", runs.Load())
@@ -64,10 +64,10 @@ func TestAHundredAtOnceRunOnce(t *testing.T) {
 func TestInFlightIsToldApartFromAnotherRequest(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
 		var runs atomic.Int64
-		entered, leave := make(chan struct{}), make(chan struct{})
+		g := newGate()
+		defer g.open()
 		srv := s.handled(t, nil, func(w http.ResponseWriter, r *http.Request, put insert) error {
-			close(entered)
-			<-leave
+			g.pass()
 			return creates(&runs)(w, r, put)
 		})
 		q := request{url: srv.URL, key: "k", body: "x"}
@@ -79,14 +79,14 @@ func TestInFlightIsToldApartFromAnotherRequest(t *testing.T) {
 			}
 			done <- got
 		}()
-		<-entered
+		g.arrived(t)
 		got := send(t, q)
 		wantProblem(t, got, 409, "in-flight")
 		if n, err := strconv.Atoi(got.header.Get("Retry-After")); err != nil || n < 1 || n > 5 {
 			t.Errorf("retry after %q", got.header.Get("Retry-After"))
 		}
 		wantProblem(t, send(t, request{url: srv.URL, key: "k", body: "y"}), 422, "key-reused")
-		close(leave)
+		g.open()
 		first := <-done
 		wantReplay(t, first, send(t, q))
 		wantProblem(t, send(t, request{url: srv.URL, key: "k", body: "y"}), 422, "key-reused")
@@ -97,12 +97,12 @@ func TestInFlightIsToldApartFromAnotherRequest(t *testing.T) {
 func TestPreferWaitGetsTheReplayOrA409InTime(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
 		var runs atomic.Int64
-		entered, leave := make(chan struct{}), make(chan struct{})
+		g := newGate()
+		defer g.open()
 		opts := quiet()
 		opts.Wait = 20 * time.Second
 		srv := s.handled(t, opts, func(w http.ResponseWriter, r *http.Request, put insert) error {
-			close(entered)
-			<-leave
+			g.pass()
 			return creates(&runs)(w, r, put)
 		})
 		q := request{url: srv.URL, key: "k"}
@@ -115,7 +115,7 @@ func TestPreferWaitGetsTheReplayOrA409InTime(t *testing.T) {
 			done <- got
 		}
 		go post(q)
-		<-entered
+		g.arrived(t)
 		at := time.Now()
 		got := send(t, request{url: srv.URL, key: "k", header: http.Header{"Prefer": {"respond-async, wait=1"}}})
 		wantProblem(t, got, 409, "in-flight")
@@ -128,7 +128,7 @@ func TestPreferWaitGetsTheReplayOrA409InTime(t *testing.T) {
 		// More is asked for than is granted; the end of the first wakes it.
 		waiting := request{url: srv.URL, key: "k", header: http.Header{"Prefer": {"wait=600"}}}
 		go post(waiting)
-		close(leave)
+		g.open()
 		a, b := <-done, <-done
 		if a.header.Get("Idempotent-Replayed") != "" {
 			a, b = b, a
@@ -143,11 +143,11 @@ func TestPreferWaitGetsTheReplayOrA409InTime(t *testing.T) {
 // Case 42: the second request ends while the first is still running.
 func TestTwoKeysRunSideBySide(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
-		both := make(chan struct{}, 2)
-		all := make(chan struct{})
-		srv := s.handled(t, nil, func(_ http.ResponseWriter, _ *http.Request, put insert) error {
-			both <- struct{}{}
-			<-all // before the first statement
+		a, b := newGate(), newGate()
+		defer a.open()
+		defer b.open()
+		srv := s.handled(t, nil, func(_ http.ResponseWriter, r *http.Request, put insert) error {
+			map[string]*gate{"a": a, "b": b}[r.Header.Get("Idempotency-Key")].pass() // before the first statement
 			return put("x")
 		})
 		var wg sync.WaitGroup
@@ -158,9 +158,10 @@ func TestTwoKeysRunSideBySide(t *testing.T) {
 				}
 			})
 		}
-		<-both
-		<-both
-		close(all)
+		a.arrived(t)
+		b.arrived(t)
+		a.open()
+		b.open()
 		wg.Wait()
 		s.wantRows(t, 2)
 	})
@@ -220,13 +221,13 @@ func TestAPanicRollsBackAndReachesTheOuterRecovery(t *testing.T) {
 func TestAHangUpDoesNotStopTheHandler(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
 		var runs atomic.Int64
-		entered, leave := make(chan struct{}), make(chan struct{})
-		var gone sync.WaitGroup
-		gone.Add(1)
+		g := newGate()
+		defer g.open()
+		gone := newGate()
+		gone.open()
 		h, err := s.handle(nil, quiet(), func(w http.ResponseWriter, r *http.Request, put insert) error {
 			if runs.Load() == 0 {
-				close(entered)
-				<-leave
+				g.pass()
 			}
 			if err := r.Context().Err(); err != nil {
 				t.Errorf("the handler was cancelled: %v", err)
@@ -239,20 +240,20 @@ func TestAHangUpDoesNotStopTheHandler(t *testing.T) {
 		var first atomic.Bool
 		srv := server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if first.CompareAndSwap(false, true) { // the client is gone before the handler ends
-				defer gone.Done()
-				context.AfterFunc(r.Context(), func() { close(leave) })
+				defer gone.pass()
+				context.AfterFunc(r.Context(), g.open)
 			}
 			h.ServeHTTP(w, r)
 		}))
 		ctx, hangUp := context.WithCancel(t.Context())
 		go func() {
-			<-entered
+			g.wait()
 			hangUp()
 		}()
 		if _, err := try(ctx, client(), request{url: srv.URL, key: "k"}); err == nil {
 			t.Fatal("the client has an answer")
 		}
-		gone.Wait()
+		gone.arrived(t)
 		got := send(t, request{url: srv.URL, key: "k"})
 		if got.body != `{"run":1}` || got.header.Get("Idempotent-Replayed") != "true" || runs.Load() != 1 {
 			t.Fatalf("repeat: %d %s, %d runs", got.status, got.body, runs.Load())
@@ -263,18 +264,19 @@ func TestAHangUpDoesNotStopTheHandler(t *testing.T) {
 
 func TestAHangUpStopsTheHandlerThatAskedForIt(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
-		entered, ended := make(chan struct{}), make(chan error, 1)
+		g, ended := newGate(), make(chan error, 1)
+		g.open()
 		opts := quiet()
 		opts.CancelOnDisconnect = true
 		srv := s.handled(t, opts, func(_ http.ResponseWriter, r *http.Request, _ insert) error {
-			close(entered)
+			g.pass()
 			<-r.Context().Done()
 			ended <- r.Context().Err()
 			return r.Context().Err()
 		})
 		ctx, hangUp := context.WithCancel(t.Context())
 		go func() {
-			<-entered
+			g.wait()
 			hangUp()
 		}()
 		if _, err := try(ctx, client(), request{url: srv.URL, key: "k"}); err == nil {
@@ -378,14 +380,14 @@ func TestHeadersOfTheLayersAroundAreNotFrozen(t *testing.T) {
 // Each waiting duplicate costs a connection of net/http and not much more.
 func TestMemoryOfWaitingDuplicatesIsBounded(t *testing.T) {
 	s := onMemory(t)
-	entered, leave := make(chan struct{}), make(chan struct{})
+	g := newGate()
+	defer g.open()
 	opts := quiet()
 	opts.Wait = time.Minute
 	var arrived atomic.Int64
 	const waiters = 2000
 	h, err := s.handle(nil, opts, func(w http.ResponseWriter, _ *http.Request, _ insert) error {
-		close(entered)
-		<-leave
+		g.pass()
 		return nil
 	})
 	if err != nil {
@@ -403,6 +405,9 @@ func TestMemoryOfWaitingDuplicatesIsBounded(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 		conns[i] = conn
+		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nPrefer: wait=60\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"); err != nil {
 			t.Fatal(err)
 		}
@@ -414,7 +419,7 @@ func TestMemoryOfWaitingDuplicatesIsBounded(t *testing.T) {
 		return m.HeapInuse + m.StackInuse
 	}
 	dial(0)
-	<-entered
+	g.arrived(t)
 	before := memory()
 	for i := 1; i <= waiters; i++ {
 		dial(i)
@@ -427,7 +432,7 @@ func TestMemoryOfWaitingDuplicatesIsBounded(t *testing.T) {
 	} else {
 		t.Logf("%d bytes for each waiting duplicate", each)
 	}
-	close(leave)
+	g.open()
 	for i, conn := range conns {
 		got, err := io.ReadAll(conn)
 		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 200 ") || strings.Contains(string(got), "Idempotent-Replayed") != (i > 0) {

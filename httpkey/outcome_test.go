@@ -190,7 +190,7 @@ func TestAHandlerOverItsLimitIsRolledBackAndTheKeyFree(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
 		var runs atomic.Int64
 		opts := quiet()
-		opts.Limit = 50 * time.Millisecond
+		opts.Limit = 400 * time.Millisecond
 		srv := s.handled(t, opts, func(w http.ResponseWriter, r *http.Request, put insert) error {
 			if runs.Add(1) == 1 {
 				if err := put("x"); err != nil {

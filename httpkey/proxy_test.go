@@ -246,13 +246,12 @@ func TestNetHTTPStillSendsAKeyedRequestTwice(t *testing.T) {
 // Case 47, and 37 in lease mode: a renewed lease keeps duplicates out.
 func TestAnAttemptLongerThanItsLeaseRunsOnce(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
-		entered, leave := make(chan struct{}), make(chan struct{})
+		g := newGate()
+		defer g.open()
 		var calls atomic.Int64
 		up := server(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if calls.Add(1) == 1 {
-				close(entered)
-			}
-			<-leave
+			calls.Add(1)
+			g.pass()
 			io.WriteString(w, "done")
 		}))
 		srv := s.proxied(t, up.URL, &httpkey.ProxyOptions{Unknown: unavez.Retry, Lease: 300 * time.Millisecond})
@@ -265,7 +264,7 @@ func TestAnAttemptLongerThanItsLeaseRunsOnce(t *testing.T) {
 			}
 			done <- got
 		}()
-		<-entered
+		g.arrived(t)
 		for until := time.Now().Add(time.Second); time.Now().Before(until); {
 			got := send(t, q)
 			wantProblem(t, got, 409, "in-flight")
@@ -274,7 +273,7 @@ func TestAnAttemptLongerThanItsLeaseRunsOnce(t *testing.T) {
 			}
 		}
 		wantProblem(t, send(t, request{url: srv.URL, key: "k", body: "other"}), 422, "key-reused")
-		close(leave)
+		g.open()
 		wantReplay(t, <-done, send(t, q))
 		if calls.Load() != 1 {
 			t.Errorf("%d calls", calls.Load())
@@ -284,23 +283,23 @@ func TestAnAttemptLongerThanItsLeaseRunsOnce(t *testing.T) {
 
 func TestAHangUpDoesNotStopAnAttempt(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
-		entered, leave := make(chan struct{}), make(chan struct{})
+		g := newGate()
+		defer g.open()
 		up := server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			close(entered)
-			<-leave
+			g.pass()
 			io.WriteString(w, "done")
 		}))
 		srv := s.proxied(t, up.URL, nil)
 		ctx, hangUp := context.WithCancel(t.Context())
 		go func() {
-			<-entered
+			g.wait()
 			hangUp()
 		}()
 		q := request{url: srv.URL, key: "k"}
 		if _, err := try(ctx, client(), q); err == nil {
 			t.Fatal("the client has an answer")
 		}
-		close(leave)
+		g.open()
 		q.header = http.Header{"Prefer": {"wait=20"}}
 		if got := send(t, q); got.body != "done" || got.header.Get("Idempotent-Replayed") != "true" {
 			t.Fatalf("%d %s", got.status, got.body)
