@@ -221,6 +221,29 @@ func TestEveryLinkBetweenPagesLeadsSomewhere(t *testing.T) {
 	}
 }
 
+func TestEveryTypeOfProblemHasItsParagraph(t *testing.T) {
+	t.Parallel()
+	page := anchors(string(must(os.ReadFile("http-api.md"))))
+	types := 0
+	for file, pattern := range map[string]string{
+		"../httpkey/problem.go": `(?m)^\tType\w+ += "([a-z-]+)"`,
+		"../errors.go":          `(?m)^\tCode\w+ +Code = "([a-z-]+)"`,
+	} {
+		for _, kind := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(must(os.ReadFile(file))), -1) {
+			if kind[1] == string(unavez.CodeNotFound) || kind[1] == string(unavez.CodeInvalid) {
+				continue // of the library; HTTP answers have neither
+			}
+			types++
+			if !page[kind[1]] {
+				t.Errorf("http-api.md has no heading %q", kind[1])
+			}
+		}
+	}
+	if types < 30 {
+		t.Errorf("only %d types found", types)
+	}
+}
+
 // anchors are the names that a page's headings get.
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
