@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	driver "modernc.org/sqlite"
+
 	"github.com/unavez/unavez/httpkey"
 )
 
@@ -49,6 +51,9 @@ func handlerOf(name, dir string) (http.Handler, error) {
 			_, _ = io.Copy(io.Discard, r.Body) // the load generator sends whole bodies
 			reply(w)
 		}), nil
+	}
+	if _, err := driver.Fdatasync(true); err != nil { // for both variants; the driver's default is fsync
+		return nil, err
 	}
 	path := filepath.Join(dir, name+".db")
 	if name == "bare" {

@@ -29,6 +29,9 @@ var (
 // measureSQLite compares group commit with one transaction per caller, and one
 // caller with what the disk gives.
 func measureSQLite(s settings) error {
+	if _, err := driver.Fdatasync(true); err != nil { // for both variants; the driver's default is fsync
+		return err
+	}
 	dir, err := os.MkdirTemp(s.dir, "unavez-bench")
 	if err != nil {
 		return err

@@ -156,3 +156,50 @@ func TestTwoCredentialsNeverShareAnAnswer(t *testing.T) {
 		})
 	}
 }
+
+func TestTheApplicationIsToldWhoIsCallingAndNotByTheClient(t *testing.T) {
+	t.Parallel()
+	b := start(t, `
+auth:
+  mode: token
+  tokens: [{sha256: `+hash("t-ana")+`, tenant: shop, principal: ana}]
+  identify: {tenant: X-Account, principal: X-User}
+outbound: {allow: [127.0.0.1/32]}
+http: [{route: /, upstream: APP, unknown: hold, key: optional}]
+`)
+	for _, key := range []string{"k-1", ""} {
+		got := b.post("/orders", key, "Authorization", "Bearer t-ana", "X-Account", "forged", "X-User", "root")
+		seen := b.app.last("/orders")
+		if got.status != 201 || seen.Header.Get("X-Account") != "shop" || seen.Header.Get("X-User") != "ana" || len(seen.Header["X-User"]) != 1 {
+			t.Errorf("key %q: %d, application saw %v", key, got.status, seen.Header)
+		}
+	}
+	if got := b.post("/orders", "k-2", "Authorization", "Bearer t-ana", "Connection", "X-Account"); got.status != 400 {
+		t.Errorf("Connection names an identity header: %+v", got)
+	}
+}
+
+func TestAWaitCanBeForbidden(t *testing.T) {
+	t.Parallel()
+	b := start(t, `
+auth: {mode: single_tenant}
+outbound: {allow: [127.0.0.1/32]}
+http: [{route: POST /orders, upstream: APP, unknown: hold, wait: 0s}]
+`)
+	started, end := make(chan struct{}), make(chan struct{})
+	b.app.set("/orders", func(w http.ResponseWriter, _ *http.Request) {
+		close(started)
+		<-end
+		w.WriteHeader(http.StatusCreated)
+	})
+	first := make(chan int)
+	go func() { first <- b.post("/orders", "k-1").status }()
+	<-started
+	if got := b.post("/orders", "k-1", "Prefer", "wait=30"); got.status != http.StatusConflict {
+		t.Errorf("waited: %+v", got)
+	}
+	close(end)
+	if got := <-first; got != http.StatusCreated {
+		t.Errorf("first: %d", got)
+	}
+}

@@ -107,6 +107,7 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 			Retention:     route.Retention,
 			Tombstone:     route.Tombstone,
 			Limit:         route.Limit,
+			Wait:          route.Wait,
 			Fingerprint:   httpkey.FingerprintOptions{JSON: route.Fingerprint.JSON, Include: route.Fingerprint.Include, Exclude: route.Fingerprint.Exclude},
 			Docs:          c.DocsURL,
 			Origin:        route.Route,                   // by which the background finds the route's probe
@@ -125,11 +126,28 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 	if route.Tombstone == 0 {
 		o.Tombstone = -1
 	}
+	if route.Wait == 0 {
+		o.Wait = -1
+	}
 	if c.Auth.Mode == "forward" {
 		o.IdentityHeaders = []string{c.Auth.TenantHeader, c.Auth.PrincipalHeader}
 	}
 	if c.Auth.Mode == "credential" && c.Auth.Cookie == "" {
 		o.IdentityHeaders = append(o.IdentityHeaders, "Authorization")
+	}
+	if names := c.Auth.Identify; names != (config.Identify{}) {
+		o.Identify = func(header http.Header, caller httpkey.Scope) {
+			for name, value := range map[string]string{names.Tenant: caller.Tenant, names.Principal: caller.Principal} {
+				if name != "" {
+					header.Set(name, value)
+				}
+			}
+		}
+		for _, name := range []string{names.Tenant, names.Principal} {
+			if name != "" {
+				o.IdentityHeaders = append(o.IdentityHeaders, name)
+			}
+		}
 	}
 	if cors := route.CORS; cors != nil {
 		o.CORS = &httpkey.CORS{Origins: cors.Origins, Credentials: cors.Credentials, Headers: cors.Headers, MaxAge: cors.MaxAge}

@@ -33,6 +33,17 @@ func (c *checker) auth() {
 			c.fault("auth."+field, "not a field of mode %s", a.Mode)
 		}
 	}
+	if a.Mode == "single_tenant" && (a.Identify.Tenant != "" || a.Identify.Principal != "") {
+		c.fault("auth.identify", "given, but single_tenant names nobody (remove it, or choose another mode)")
+	}
+	for field, name := range map[string]string{"tenant": a.Identify.Tenant, "principal": a.Identify.Principal} {
+		if name != "" && !IsHeader(name) {
+			c.fault("auth.identify."+field, "%q is not the name of a header", name)
+		}
+	}
+	if a.Identify.Tenant != "" && strings.EqualFold(a.Identify.Tenant, a.Identify.Principal) {
+		c.fault("auth.identify.principal", "the same header as auth.identify.tenant")
+	}
 	switch a.Mode {
 	case "forward":
 		c.forward(a)

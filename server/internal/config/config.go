@@ -78,6 +78,17 @@ type Auth struct {
 	Tokens []Token `yaml:"tokens"`
 	// Cookie that holds the credential; empty means Authorization (credential).
 	Cookie string `yaml:"cookie"`
+	// Identify names headers that tell the application who is calling.
+	Identify Identify `yaml:"identify"`
+}
+
+// Identify are the headers that tell the application who is calling. What the
+// client sends under these names is taken out.
+type Identify struct {
+	// Tenant is the header for the tenant; empty means none.
+	Tenant string `yaml:"tenant"`
+	// Principal is the header for the principal; empty means none.
+	Principal string `yaml:"principal"`
 }
 
 // Token is one known bearer token, by its hash.
@@ -110,6 +121,8 @@ type Route struct {
 	Retention time.Duration `yaml:"retention"`
 	// Tombstone is how long the key is remembered after that.
 	Tombstone time.Duration `yaml:"tombstone"`
+	// Wait is the longest "Prefer: wait" that is honoured; 0 means none.
+	Wait time.Duration `yaml:"wait"`
 	// Limit of a transaction of the store.
 	Limit time.Duration `yaml:"limit"`
 	// Lease is how long a dead worker keeps the key.

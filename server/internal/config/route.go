@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/httpkey"
 	"github.com/unavez/unavez/server/internal/answer"
 	"github.com/unavez/unavez/server/internal/outbound"
 )
@@ -52,6 +53,10 @@ func (c *checker) timing(path string, r *Route) {
 	if r.Timeout == 0 {
 		r.Timeout = min(DefaultTimeout, r.Lease)
 	}
+	if !c.given(path + ".wait") {
+		r.Wait = httpkey.DefaultWait
+	}
+	within(c, path+".wait", r.Wait, 0, unavez.MaxWait)
 	within(c, path+".retention", r.Retention, unavez.MinRetention, unavez.MaxRetention)
 	within(c, path+".tombstone", r.Tombstone, 0, unavez.MaxRetention)
 	within(c, path+".limit", r.Limit, time.Millisecond, unavez.MaxLimit)
