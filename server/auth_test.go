@@ -167,11 +167,11 @@ auth:
 outbound: {allow: [127.0.0.1/32]}
 http: [{route: /, upstream: APP, unknown: hold, key: optional}]
 `)
-	for _, key := range []string{"k-1", ""} {
-		got := b.post("/orders", key, "Authorization", "Bearer t-ana", "X-Account", "forged", "X-User", "root")
+	for _, method := range []string{"POST", "GET"} {
+		got := b.send(method, "/orders", "", "Idempotency-Key", "k-1", "Authorization", "Bearer t-ana", "X-Account", "forged", "X-User", "root")
 		seen := b.app.last("/orders")
-		if got.status != 201 || seen.Header.Get("X-Account") != "shop" || seen.Header.Get("X-User") != "ana" || len(seen.Header["X-User"]) != 1 {
-			t.Errorf("key %q: %d, application saw %v", key, got.status, seen.Header)
+		if got.status != 201 || seen.Method != method || seen.Header.Get("X-Account") != "shop" || seen.Header.Get("X-User") != "ana" || len(seen.Header["X-User"]) != 1 {
+			t.Errorf("%s: %d, application saw %s %v", method, got.status, seen.Method, seen.Header)
 		}
 	}
 	if got := b.post("/orders", "k-2", "Authorization", "Bearer t-ana", "Connection", "X-Account"); got.status != 400 {
