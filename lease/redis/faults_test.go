@@ -131,6 +131,7 @@ func TestAFullRedisRefusesNewLeasesAndEndsOldOnes(t *testing.T) {
 	if err := l.Complete(t.Context(), key, "a", time.Hour); err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("Complete: %v, want OOM", err)
 	}
+	renewed(t, l, "a", false) // no mark, and no lease of an operation that is over
 	if err := l.Release(t.Context(), key, "a"); err != nil {
 		t.Error(err)
 	}

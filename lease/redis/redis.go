@@ -181,7 +181,8 @@ func (l *Leaser) Release(ctx context.Context, key, token string) error {
 	return err
 }
 
-// Complete turns the lease into the mark.
+// Complete turns the lease into the mark. Where Redis has no memory for that it
+// fails and the lease is free.
 func (l *Leaser) Complete(ctx context.Context, key, token string, life time.Duration) error {
 	_, err := l.own(ctx, "complete", l.scripts.complete, key, token, milliseconds(life))
 	return err

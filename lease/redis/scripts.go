@@ -33,12 +33,17 @@ if string.sub(value, 1, #ARGV[1]) == ARGV[1] then
 end
 return 0`
 
-	// ARGV[2] the life of the mark in milliseconds. Byte 4 of the value, the
-	// fifth, becomes the mark's.
+	// ARGV[2] the life of the mark in milliseconds. The fifth byte of the value
+	// becomes the mark's. A Redis that has no memory for a mark still frees the
+	// lease, and tells.
 	completeScript = `
 local value = redis.call('GETRANGE', KEYS[1], 0, 511)
 if string.sub(value, 1, #ARGV[1]) == ARGV[1] then
-  redis.call('SET', KEYS[1], string.sub(value, 1, 4) .. 'C' .. string.sub(value, 6), 'PX', ARGV[2])
+  local set = redis.pcall('SET', KEYS[1], string.sub(value, 1, 4) .. 'C' .. string.sub(value, 6), 'PX', ARGV[2])
+  if set.err then
+    redis.call('DEL', KEYS[1])
+    return set
+  end
   return 1
 end
 return 0`
