@@ -1,0 +1,92 @@
+// Package postgres keeps the ledger in the application's own PostgreSQL
+// database, 15 or newer, in the schema unavez. A handler writes on a pgx.Tx.
+//
+//	err := postgres.Migrate(ctx, owner, nil)          // once, as a member of unavez_migrate
+//	ledger, err := postgres.New(pool, nil)            // as unavez_app
+//	engine, err := unavez.New(ledger, nil)            // *unavez.Engine[pgx.Tx]
+//
+// # Guarantees
+//
+//   - An outcome is committed together with what its handler wrote, provided the
+//     database keeps what it acknowledged (fsync, full_page_writes, synchronous_commit).
+//   - Of all deliveries of an operation, in all workers, at most one runs at a
+//     time: it holds an advisory lock of its transaction. The lock ends with the
+//     transaction, so there is nothing to recover after a crash.
+//   - At most one outcome of an operation is ever committed. At READ COMMITTED the
+//     arbiter is that lock plus the read of every live slot under it, with the
+//     slot's primary key behind; where outcomes are kept in one table, its key alone.
+//   - The engine adds no round trip to BEGIN, statements, COMMIT: the gate goes
+//     with BEGIN, the outcome with COMMIT.
+//   - A key is free again within the limit of its transaction, also when its
+//     worker is stopped or its host is gone.
+//
+// # Protocol
+//
+// What is decided is decided by functions of the schema, which every program
+// that takes part calls. Each is VOLATILE, so that its statements see what was
+// committed before they began, and each raises what must stop a commit.
+//
+//	Begin    BEGIN · unavez.gate: limits, marker, try-lock; then attempt, live slots, table, tombstones
+//	         outcome          → its frozen result        (ROLLBACK; nothing stays open)
+//	         lock not granted → processing
+//	         at rest          → its state, unless Gate.From names that attempt
+//	handler  its statements
+//	Commit   unavez.finish: marker, limit, unwritten, synchronous_commit, fence; INSERT outcome · COMMIT
+//
+//	Claim    unavez.claim: try-lock, read, INSERT or UPDATE attempt; commits by itself
+//	Finish   BEGIN · unavez.gate, waiting for the lock; ends like Begin
+//
+// The attempt's DELETE, which raises unless the fence is ours, goes with the
+// COMMIT: until then nobody can take it over, since that needs the lock.
+//
+// # What a crash, a pause, a race and a lost answer do
+//
+//	step                  crash               pause (SIGSTOP)                race                        answer lost
+//	pool, BEGIN, gate     nothing was begun   idle timeout ends it           loser: processing           connection closed, rolled back
+//	handler's statements  rolled back         idle timeout ends it; a late   the same                    connection closed, rolled back
+//	                                          commit is ErrLimit
+//	finish raised         rolled back         —                              23505 of ours: ErrDuplicate ErrCommitUnknown, Settle: free
+//	COMMIT sent           all or nothing      all or nothing                 the lock is held            ErrCommitUnknown, Settle decides
+//	committed             outcome is found    outcome is found               outcome is found            Settle finds it
+//	claim                 lease runs out      lease runs out                 one INSERT; the others read ErrCommitUnknown; it ends by expiring
+//	finish of an attempt  lease runs out      fence + 1 wins: ErrLeaseLost   waits, then ErrLeaseLost    as COMMIT
+//	purge, any step       its transaction is  gates go on; other workers do  one purges, the others see  the next purge goes on from
+//	                      undone              not purge meanwhile            its lock and leave          what is committed
+//	migration             undone whole        others wait                    one after the other         run it again
+//
+// # Where outcomes are
+//
+// A ring of four slots, plain tables of one span of time each, so that an insert
+// touches few pages and a purge is one TRUNCATE; and one table for retentions
+// longer than Settings.Ring. Gates read every live slot and the table, so an
+// operation is found whatever retention it was stored with.
+//
+//	empty ── turn ──► current ── half of Ring ──► sealed ── measured, all over ──► copied ──► retired ──► empty
+//
+// An INSERT reads in its own statement which slot is current, after its lock on
+// that table: a slot under a SHARE lock that is sealed gets no row any more. A
+// sealed slot is measured once under that lock; when its last row is over, its
+// identities are copied to the tombstones and committed, then gates leave it
+// out, then it is emptied under ACCESS EXCLUSIVE NOWAIT, which never queues, and
+// looked at once more under that lock. Slots under a megabyte are purged row by
+// row and need none of this.
+//
+// # Limits, and the errors that tell them
+//
+//	over the limit of the transaction                  store.ErrLimit
+//	Commit, Rollback, COMMIT … by a handler            store.ErrForeignCommit
+//	deadlock, serialization failure, failed statement  store.ErrAborted
+//	no connection, shutdown, disk full, read-only,
+//	lock not to be had in time                         store.ErrUnavailable
+//	missing right, missing schema                      an error that names the command
+//	a stored result does not match its checksum        store.ErrDamaged
+//
+// A handler's own errors, such as a violated constraint of its table, are
+// returned as they are. What a handler sends over [Tx.Conn] is not looked at: a
+// COMMIT there commits what was written so far, and the engine commits no outcome.
+//
+// Above READ COMMITTED outcomes must be kept in one table (Settings.NoRing).
+//
+// PgBouncer in transaction mode works: nothing is kept in the session. Use
+// pgx.QueryExecModeExec there, or a PgBouncer that tracks prepared statements.
+package postgres

@@ -1,0 +1,13 @@
+-- What the role that runs may do. unavez migrate applies it after the
+-- migrations, where the role exists.
+GRANT USAGE ON SCHEMA unavez TO unavez_app;
+GRANT SELECT ON unavez.migration, unavez.setting, unavez.ledger, unavez.slot, unavez.outcome TO unavez_app;
+GRANT UPDATE ON unavez.ledger, unavez.slot TO unavez_app;
+GRANT SELECT, INSERT, DELETE, TRUNCATE ON
+    unavez.outcome_0, unavez.outcome_1, unavez.outcome_2, unavez.outcome_3,
+    unavez.tombstone_0, unavez.tombstone_1, unavez.tombstone_2 TO unavez_app;
+GRANT UPDATE (forgets, short) ON unavez.tombstone_0, unavez.tombstone_1, unavez.tombstone_2 TO unavez_app;
+GRANT SELECT, INSERT, DELETE ON unavez.outcome_table TO unavez_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON unavez.attempt, unavez.step TO unavez_app;
+GRANT SELECT, INSERT, DELETE ON unavez.transition TO unavez_app;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA unavez TO unavez_app;

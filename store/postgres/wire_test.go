@@ -1,0 +1,126 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+)
+
+// wire watches the connections of a worker. It knows the protocol as far as it
+// needs: each trip of the client is one flush that ends with a Sync or a Query.
+type wire struct {
+	mu    sync.Mutex
+	fault int // what to do with the next execution
+	trips int
+}
+
+// What can become of the next execution.
+const (
+	faultNone   = iota
+	faultBefore // never sent, and the connection breaks
+	faultAfter  // sent and answered, and the answer is lost
+)
+
+// lose makes the next execution lose its answer, after it took effect or instead.
+func (w *wire) lose(took bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fault = faultBefore
+	if took {
+		w.fault = faultAfter
+	}
+}
+
+// count runs fn and tells how many trips it took.
+func (w *wire) count(fn func()) int {
+	w.mu.Lock()
+	before := w.trips
+	w.mu.Unlock()
+	fn()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trips - before
+}
+
+func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &wired{Conn: conn, w: w}, nil
+}
+
+// errLost is what a broken connection says.
+var errLost = errors.New("the connection is lost")
+
+// wired is one connection.
+type wired struct {
+	net.Conn
+	w       *wire
+	mu      sync.Mutex
+	swallow bool
+	broken  bool
+}
+
+// executes reports whether a flush runs something: a Bind or a Query comes first.
+func executes(b []byte) bool { return len(b) > 0 && (b[0] == 'B' || b[0] == 'Q') }
+
+// Write sees whole flushes, since the client writes its buffer at once.
+func (c *wired) Write(b []byte) (int, error) {
+	if executes(b) || len(b) > 0 && b[0] == 'P' {
+		c.w.mu.Lock()
+		c.w.trips++
+		fault := c.w.fault
+		if executes(b) {
+			c.w.fault = faultNone
+		} else {
+			fault = faultNone
+		}
+		c.w.mu.Unlock()
+		switch fault {
+		case faultBefore:
+			c.set(&c.broken)
+			return len(b), nil
+		case faultAfter:
+			c.set(&c.swallow)
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *wired) set(flag *bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*flag = true
+}
+
+func (c *wired) state() (swallow, broken bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.swallow, c.broken
+}
+
+// Read loses the answer that is to be lost, once all of it is there.
+func (c *wired) Read(b []byte) (int, error) {
+	swallow, broken := c.state()
+	if broken {
+		return 0, errLost
+	}
+	if !swallow {
+		return c.Conn.Read(b)
+	}
+	var all []byte
+	for {
+		n, err := c.Conn.Read(b)
+		all = append(all, b[:n]...)
+		if err != nil {
+			return 0, err
+		}
+		// ReadyForQuery is the last message: 'Z', its length, the status.
+		if k := len(all); k >= 6 && all[k-6] == 'Z' && all[k-2] == 5 {
+			c.set(&c.broken)
+			return 0, errLost
+		}
+	}
+}
