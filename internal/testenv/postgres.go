@@ -5,6 +5,7 @@ package testenv
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -60,11 +61,9 @@ func newPostgres(tb testing.TB, settings []string) *PostgresServer {
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		tb.Fatal(err)
 	}
-	if id := s.attributes().Credential; id != nil {
-		for _, owned := range []string{parent, s.dir} {
-			if err := os.Chown(owned, int(id.Uid), int(id.Gid)); err != nil {
-				tb.Fatal(err)
-			}
+	for _, owned := range []string{parent, s.dir} {
+		if err := s.own(owned, nil); err != nil {
+			tb.Fatal(err)
 		}
 	}
 	return s
@@ -133,7 +132,7 @@ func (s *PostgresServer) command() *exec.Cmd {
 	arguments := []string{"-D", s.dir, "-p", strconv.Itoa(s.port)}
 	for _, setting := range append([]string{
 		"listen_addresses=" + host, "unix_socket_directories=", "max_connections=100", "shared_buffers=32MB",
-		"wal_level=logical", "max_prepared_transactions=16", "fsync=on",
+		"wal_level=logical", "wal_keep_size=256MB", "max_prepared_transactions=16", "fsync=on",
 	}, s.settings...) {
 		arguments = append(arguments, "-c", setting)
 	}
@@ -186,15 +185,75 @@ func (s *PostgresServer) Pause() { s.tb.Helper(); s.signal(syscall.SIGSTOP) }
 // Resume lets it go on after [PostgresServer.Pause].
 func (s *PostgresServer) Resume() { s.tb.Helper(); s.signal(syscall.SIGCONT) }
 
-// Standby copies it and runs the copy as its streaming standby.
+// Standby copies it while it runs and runs the copy as its streaming standby.
+// Only the server itself is needed: some builds have no pg_basebackup.
 func (s *PostgresServer) Standby(settings ...string) *PostgresServer {
 	s.tb.Helper()
-	standby := newPostgres(s.tb, settings)
-	if err := standby.run("pg_basebackup", "-D", standby.dir, "-h", host, "-p", strconv.Itoa(s.port), "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "-N"); err != nil {
+	standby := newPostgres(s.tb, append([]string{"primary_conninfo=host=" + host + " port=" + strconv.Itoa(s.port) + " user=postgres"}, settings...))
+	ctx, cancel := context.WithTimeout(s.tb.Context(), limit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.URL()) // one session from begin to end
+	if err != nil {
 		s.tb.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }() // the copy is made
+	begin, end := "select pg_backup_start('standby', true)", "select labelfile from pg_backup_stop(false)"
+	if major, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), "."); major < "15" {
+		begin, end = "select pg_start_backup('standby', true, false)", "select labelfile from pg_stop_backup(false, false)"
+	}
+	if _, err := conn.Exec(ctx, begin); err != nil {
+		s.tb.Fatal(err)
+	}
+	if err := standby.copyFrom(s.dir); err != nil {
+		s.tb.Fatal(err)
+	}
+	var label string
+	if err := conn.QueryRow(ctx, end).Scan(&label); err != nil {
+		s.tb.Fatal(err)
+	}
+	for name, content := range map[string]string{"backup_label": label, "standby.signal": ""} {
+		if err := standby.own(filepath.Join(standby.dir, name), os.WriteFile(filepath.Join(standby.dir, name), []byte(content), 0o600)); err != nil {
+			s.tb.Fatal(err)
+		}
 	}
 	standby.first(s.tb)
 	return standby
+}
+
+// copyFrom copies the files of a running server in backup mode: they may change
+// and go meanwhile. The log comes by streaming.
+func (s *PostgresServer) copyFrom(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(dir, path) // it is below
+		to := filepath.Join(s.dir, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil || name == ".":
+			return err
+		case entry.IsDir():
+			return s.own(to, os.Mkdir(to, 0o700))
+		case name == "postmaster.pid" || name == "postmaster.opts" || strings.HasPrefix(name, "pg_wal/") || strings.HasPrefix(name, "pg_replslot/"):
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return s.own(to, os.WriteFile(to, content, 0o600))
+	})
+}
+
+// own gives what was made to the server's user, unless making it failed.
+func (s *PostgresServer) own(path string, made error) error {
+	id := s.attributes().Credential
+	if made != nil || id == nil {
+		return made
+	}
+	return os.Chown(path, int(id.Uid), int(id.Gid))
 }
 
 // Promote makes a standby a primary, on a timeline of its own.
