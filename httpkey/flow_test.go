@@ -383,7 +383,7 @@ func TestMemoryOfWaitingDuplicatesIsBounded(t *testing.T) {
 	g := newGate()
 	defer g.open()
 	opts := quiet()
-	opts.Wait = time.Minute
+	opts.Wait, opts.Limit = patience, patience
 	var arrived atomic.Int64
 	const waiters = 2000
 	h, err := s.handle(nil, opts, func(w http.ResponseWriter, _ *http.Request, _ insert) error {
@@ -408,7 +408,7 @@ func TestMemoryOfWaitingDuplicatesIsBounded(t *testing.T) {
 		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nPrefer: wait=60\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"); err != nil {
+		if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nPrefer: wait=600\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"); err != nil {
 			t.Fatal(err)
 		}
 	}
