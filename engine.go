@@ -118,6 +118,9 @@ func New[Tx any](ledger store.Ledger[Tx], opts *Options) (*Engine[Tx], error) {
 	return e, nil
 }
 
+// SingleTenant reports whether the engine was declared to have one tenant.
+func (e *Engine[Tx]) SingleTenant() bool { return e.opts.SingleTenant }
+
 // Close refuses new calls with CodeClosed, waits for running ones until ctx
 // ends, and stops the engine's goroutines. Waiting duplicates are answered
 // "in flight". It is safe to call twice.

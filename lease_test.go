@@ -455,15 +455,31 @@ func TestAStepIsNotCalledWithoutALease(t *testing.T) {
 	})
 }
 
+func TestAnotherPayloadIsTheDatabasesWordAlone(t *testing.T) {
+	t.Parallel()
+	s := newStore()
+	engine := newEngine(t, s, &unavez.Options{Leaser: &liar{fingerprint: []byte("somebody else's")}})
+	op := operation("4711")
+	op.Payload = []byte("10 EUR")
+	var gateway outside
+	if _, err := engine.Lease(t.Context(), op, charges(&gateway), nil); err != nil || gateway.count() != 1 {
+		t.Errorf("%v, %d calls", err, gateway.count())
+	}
+}
+
 // liar is a fast lease whose answers are made up.
 type liar struct {
-	held bool
-	err  error
-	n    counter
+	held        bool
+	err         error
+	fingerprint []byte // of the holder it makes up; nil means the caller's own
+	n           counter
 }
 
 func (l *liar) Acquire(_ context.Context, key string, v lease.Value, _ time.Duration) (bool, lease.Value, time.Duration, error) {
 	l.n.add("acquire")
+	if l.fingerprint != nil {
+		v.Fingerprint = l.fingerprint
+	}
 	return l.held, lease.Value{Token: "somebody", Version: v.Version, Fingerprint: v.Fingerprint}, time.Hour, l.err
 }
 

@@ -328,7 +328,7 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 	switch {
 	case err != nil:
 		e.sees(c, SawLeaserFailed, 0, false, err)
-		return none, nil, nil
+		return mine, nil, nil // it may hold all the same, and is given back at the end
 	case held:
 		e.refused.granted(c.gate.Key)
 		return mine, nil, nil
@@ -338,11 +338,9 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 			found, err := c.found(verdict)
 			return none, found, err
 		}
+	case !c.samePayload(Fingerprint{Version: other.Version, Sum: other.Fingerprint}):
+		// "Another payload" is for good: only the database says that.
 	case e.refused.believe(c.gate.Key, c.op.Lease):
-		running := Fingerprint{Version: other.Version, Sum: other.Fingerprint}
-		if !c.samePayload(running) {
-			return none, nil, c.fail(CodeMismatch, 0, nil)
-		}
 		return none, nil, c.fail(CodeInFlight, min(max(left, time.Second), c.op.Lease), nil)
 	}
 	return none, nil, nil

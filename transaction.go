@@ -209,11 +209,11 @@ func (e *Engine[Tx]) commit(ctx context.Context, c *call, txn store.Txn[Tx], end
 		case verdict.State == store.Free:
 			return nil, c.fail(CodeAborted, time.Second, err)
 		}
-		found, judgeErr := c.judge(verdict)
-		if found != nil {
-			found.Replayed = !sameResult(found.Result, end.Result)
+		if found := verdict.Outcome; found != nil && sameResult(found.Result, end.Result) {
+			found.Replayed = false
+			return found, nil // this call's own, also where a duplicate's answer would be an error
 		}
-		return found, judgeErr
+		return c.found(verdict)
 	}
 	return nil, c.storeError(err)
 }

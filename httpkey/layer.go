@@ -29,11 +29,21 @@ func New[Tx any](engine *unavez.Engine[Tx], scope ScopeFunc, opts *Options) (*La
 	e, err := newEdge(scope, o)
 	if engine == nil {
 		err = errors.Join(errors.New("engine: none (make one with unavez.New)"), err)
+	} else {
+		err = errors.Join(err, oneTenant(o, engine.SingleTenant()))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("httpkey: %w", err)
 	}
 	return &Layer[Tx]{engine: engine, edge: e}, nil
+}
+
+// oneTenant refuses a layer with one tenant over an engine that has several.
+func oneTenant(o Options, engine bool) error {
+	if o.SingleTenant && !engine {
+		return errors.New("single tenant: the engine is not (declare it in unavez.Options too)")
+	}
+	return nil
 }
 
 // Handle serves a handler that writes on the transaction it is given. With nil

@@ -101,6 +101,8 @@ func NewProxy[Tx any](engine *unavez.Engine[Tx], scope ScopeFunc, upstream *url.
 	faults := []error{err}
 	if engine == nil {
 		faults = append(faults, errors.New("engine: none (make one with unavez.New)"))
+	} else {
+		faults = append(faults, oneTenant(o.Options, engine.SingleTenant()))
 	}
 	if upstream == nil || upstream.Scheme != "http" && upstream.Scheme != "https" || upstream.Host == "" {
 		faults = append(faults, errors.New("upstream: want an http or https URL with a host"))

@@ -61,7 +61,15 @@ func (t *text) add(words []string) {
 		return ""
 	}
 	switch word(0) {
-	case "SELECT", "VALUES", "EXPLAIN":
+	case "SELECT", "VALUES":
+	case "EXPLAIN": // shows a statement and does not run it, but for pragmas, which act when they are compiled
+		i := 1
+		if word(1) == "QUERY" && word(2) == "PLAN" {
+			i = 3
+		}
+		if word(i) == "PRAGMA" {
+			t.add(words[i:])
+		}
 	case "WITH":
 		t.reads, t.with = false, true
 	case "BEGIN", "COMMIT", "END":
@@ -209,7 +217,7 @@ func (s *scanner) token() (word string, ok bool) {
 	for s.rest != "" {
 		c := s.rest[0]
 		switch {
-		case c == ' ' || c == '\t' || c == '\n' || c == '\f' || c == '\r':
+		case c == ' ' || c == '\t' || c == '\n' || c == '\v' || c == '\f' || c == '\r': // \v counts within a run of spaces
 			s.rest = s.rest[1:]
 		case strings.HasPrefix(s.rest, "\xef\xbb\xbf"): // SQLite takes a byte order mark for a space
 			s.rest = s.rest[3:]

@@ -16,7 +16,7 @@ import (
 // commits are ways to end a transaction by text.
 func commits() []string {
 	return []string{
-		"COMMIT", "commit;", " \t\r\n\fCoMmIt", "END", "END TRANSACTION", "COMMIT TRANSACTION", "ROLLBACK", "ROLLBACK TRANSACTION", "BEGIN", "BEGIN IMMEDIATE",
+		"COMMIT", "commit;", " \t\r\n\fCoMmIt", " \vCOMMIT", " \v ROLLBACK", "SELECT 1; \vCOMMIT", "END", "END TRANSACTION", "COMMIT TRANSACTION", "ROLLBACK", "ROLLBACK TRANSACTION", "BEGIN", "BEGIN IMMEDIATE",
 		"-- a comment\nCOMMIT", "/* a comment */ COMMIT", "/**/COMMIT", "/*/ still one */COMMIT", "\ufeffCOMMIT", ";COMMIT", ";;;\ufeff;COMMIT",
 		"SELECT 1; COMMIT", "SELECT ';'; COMMIT", "SELECT \";\"; COMMIT", "SELECT `;`; COMMIT", "SELECT [;]; COMMIT", "SELECT 'it''s;'; COMMIT", "SELECT x'00'; COMMIT",
 		"SELECT 'a' -- '\n; COMMIT", "SELECT 1 /* ; */; COMMIT", "SELECT 1 --;\n;COMMIT--",
@@ -65,6 +65,7 @@ func TestTextThatDoesNotBelongInATransactionIsRefused(t *testing.T) {
 		for _, text := range []string{
 			"PRAGMA journal_mode = DELETE", "PRAGMA main.journal_mode = DELETE", "PRAGMA \"journal_mode\" = DELETE", "pragma synchronous(0)", "PRAGMA foreign_keys = 0",
 			"PRAGMA defer_foreign_keys = 1", "PRAGMA wal_checkpoint", "PRAGMA optimize", "PRAGMA unheard_of", "SELECT 1; PRAGMA synchronous = 0",
+			"EXPLAIN PRAGMA query_only = 1", "EXPLAIN QUERY PLAN PRAGMA locking_mode = exclusive", "explain pragma main.writable_schema = 1", " \vPRAGMA query_only = 1",
 			"VACUUM", "VACUUM INTO 'x'", "ATTACH 'other.db' AS other", "DETACH main",
 		} {
 			if _, err := txn.Tx().ExecContext(t.Context(), text); err == nil || errors.Is(err, store.ErrForeignCommit) {
