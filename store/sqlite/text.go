@@ -230,6 +230,10 @@ func (s *scanner) token() (word string, ok bool) {
 		case c == '[':
 			word, s.rest, _ = strings.Cut(s.rest[1:], "]")
 			return `"` + word, true
+		case c == '$' || c == '@' || c == '#' || c == ':':
+			n := variable(s.rest)
+			word, s.rest = s.rest[:n], s.rest[n:]
+			return word, true
 		case wordByte(c):
 			n := 1
 			for n < len(s.rest) && wordByte(s.rest[n]) {
@@ -261,6 +265,30 @@ func (s *scanner) quoted(quote byte) string {
 		b.WriteByte(quote)
 		rest = behind[1:]
 	}
+}
+
+// variable is the length of a variable's name, as SQLite takes it: with the
+// colons and the parenthesis of a Tcl variable, which may hold quotes.
+func variable(text string) int {
+	letters := 0
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case wordByte(c):
+			letters++
+		case c == '(' && letters > 0:
+			for i++; i < len(text) && text[i] != ')' && !strings.ContainsRune(" \t\n\v\f\r", rune(text[i])); i++ {
+			}
+			if i < len(text) && text[i] == ')' {
+				i++
+			}
+			return i
+		case c == ':' && i+1 < len(text) && text[i+1] == ':':
+			i++
+		default:
+			return i
+		}
+	}
+	return len(text)
 }
 
 func wordByte(c byte) bool {

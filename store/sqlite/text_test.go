@@ -16,7 +16,7 @@ import (
 // commits are ways to end a transaction by text.
 func commits() []string {
 	return []string{
-		"COMMIT", "commit;", " \t\r\n\fCoMmIt", " \vCOMMIT", " \v ROLLBACK", "SELECT 1; \vCOMMIT", "END", "END TRANSACTION", "COMMIT TRANSACTION", "ROLLBACK", "ROLLBACK TRANSACTION", "BEGIN", "BEGIN IMMEDIATE",
+		"COMMIT", "commit;", " \t\r\n\fCoMmIt", " \vCOMMIT", " \v ROLLBACK", "SELECT 1; \vCOMMIT", "SELECT $a('); COMMIT; --')", "SELECT @a::b(\"); COMMIT; --)", "END", "END TRANSACTION", "COMMIT TRANSACTION", "ROLLBACK", "ROLLBACK TRANSACTION", "BEGIN", "BEGIN IMMEDIATE",
 		"-- a comment\nCOMMIT", "/* a comment */ COMMIT", "/**/COMMIT", "/*/ still one */COMMIT", "\ufeffCOMMIT", ";COMMIT", ";;;\ufeff;COMMIT",
 		"SELECT 1; COMMIT", "SELECT ';'; COMMIT", "SELECT \";\"; COMMIT", "SELECT `;`; COMMIT", "SELECT [;]; COMMIT", "SELECT 'it''s;'; COMMIT", "SELECT x'00'; COMMIT",
 		"SELECT 'a' -- '\n; COMMIT", "SELECT 1 /* ; */; COMMIT", "SELECT 1 --;\n;COMMIT--",
