@@ -72,7 +72,7 @@ func (s *Store) call(ctx context.Context, text string, args ...any) error {
 // the commit's trip by the DELETE that raises: nobody takes an attempt over
 // without the lock that this transaction holds.
 func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store.Txn[pgx.Tx], error) {
-	t, f, err := s.begin(ctx, gate, true)
+	t, f, err := s.reopen(ctx, gate)
 	if err != nil {
 		return nil, err
 	}

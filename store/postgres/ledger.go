@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,43 +17,114 @@ import (
 // milliseconds or null, marker.
 const gateText = "SELECT * FROM unavez.gate($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.bool, $4::pg_catalog.int8, $5::pg_catalog.text)"
 
-// Begin is one trip: BEGIN, limits, lock and read.
+// Begin is one trip for an operation that is new: BEGIN, limits, lock and a look
+// whether anything is stored. What is stored is read under the same lock, in the
+// trip that rolls back. Both statements come after the lock.
 func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[pgx.Tx], store.Verdict, error) {
-	t, f, err := s.begin(ctx, gate, false)
+	t, err := s.acquire(ctx, gate)
 	if err != nil {
 		return nil, store.Verdict{}, err
 	}
+	granted, known, err := t.open(ctx)
+	switch {
+	case err != nil:
+		return nil, store.Verdict{}, err
+	case !granted:
+		t.leave(ctx)
+		return nil, store.Verdict{State: store.Processing}, nil
+	case !known:
+		t.number = 1
+		return t, store.Verdict{State: store.Free}, nil
+	}
+	f, now, err := s.again(ctx, t.conn, gate.Key, t.layout)
+	if err != nil {
+		t.leave(ctx)
+		return nil, store.Verdict{}, t.opening(ctx, err)
+	}
+	t.layout = now
 	v, err := f.verdict(gate.Key)
 	if err != nil || !f.open(gate.From) {
 		t.leave(ctx)
 		return nil, v, err
 	}
-	t.fence, t.number = f.fence(), f.fence()+1
+	t.stale, t.fence, t.number = f.stale, f.fence(), f.fence()+1
 	return t, v, nil
 }
 
-// begin opens the engine's transaction and reads the operation in it.
-func (s *Store) begin(ctx context.Context, gate store.Gate, waits bool) (*txn, *found, error) {
+// open begins the transaction, tries the operation's lock and asks whether
+// anything is stored. The transaction stays open unless there is an error.
+func (t *txn) open(ctx context.Context) (granted, known bool, err error) {
+	s := t.s
+	read := unpack(s.seen.Load())
+	t.layout = read
+	batch := &pgx.Batch{}
+	batch.BeginTx(pgx.TxOptions{IsoLevel: s.opts.Isolation, AccessMode: pgx.ReadWrite})
+	batch.Queue(enterText, t.gate.Key.Hash64(), milliseconds(t.gate.Limit), t.marker).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&granted, &t.durability, nil, nil, nil, nil, nil)
+	})
+	var timeline string
+	batch.Queue(probeText(read), [16]byte(t.gate.Key)).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&t.layout.slot, &t.layout.live, &t.layout.tombstone, &timeline, &known)
+	})
+	results := t.conn.SendBatch(ctx, batch)
+	t.tx = &Tx{inner: results.Tx(), guard: t.guard}
+	if err := results.Close(); err != nil {
+		t.leave(ctx)
+		return false, false, t.opening(ctx, err)
+	}
+	if t.layout != read {
+		s.seen.Store(t.layout.pack())
+	}
+	// A slot may have been taken into use since this store looked last.
+	return granted, known || !read.covers(t.layout), nil
+}
+
+// again reads with the layout that was found, until it is the right one.
+func (s *Store) again(ctx context.Context, from source, key store.Key, now layout) (f *found, _ layout, err error) {
+	for {
+		read := now
+		rows, err := from.Query(ctx, readText(read), [16]byte(key))
+		if err != nil {
+			return nil, now, err
+		}
+		if f, now, err = gather(rows); err != nil || read.covers(now) {
+			return f, now, err
+		}
+	}
+}
+
+// acquire takes a connection for a transaction.
+func (s *Store) acquire(ctx context.Context, gate store.Gate) (*txn, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return nil, nil, acquiring(err)
+		return nil, acquiring(err)
 	}
 	t := &txn{s: s, conn: conn, gate: gate, marker: s.marker(), guard: &guard{}}
 	if gate.Limit > 0 {
 		t.deadline = time.Now().Add(gate.Limit)
 	}
+	return t, nil
+}
+
+// reopen opens the transaction that ends an attempt: it waits for the
+// operation's lock.
+func (s *Store) reopen(ctx context.Context, gate store.Gate) (*txn, *found, error) {
+	t, err := s.acquire(ctx, gate)
+	if err != nil {
+		return nil, nil, err
+	}
 	f := &found{}
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{IsoLevel: s.opts.Isolation, AccessMode: pgx.ReadWrite})
-	batch.Queue(gateText, [16]byte(gate.Key), gate.Key.Hash64(), waits, milliseconds(gate.Limit), t.marker).
+	batch.Queue(gateText, [16]byte(gate.Key), gate.Key.Hash64(), true, max(gate.Limit.Milliseconds(), 0), t.marker).
 		QueryRow(func(row pgx.Row) error { return row.Scan(f.columns()...) })
-	results := conn.SendBatch(ctx, batch)
+	results := t.conn.SendBatch(ctx, batch)
 	t.tx = &Tx{inner: results.Tx(), guard: t.guard}
 	if err := results.Close(); err != nil {
 		t.leave(ctx)
 		return nil, nil, t.opening(ctx, err)
 	}
-	t.stale, t.durability = f.stale, f.durability
+	t.stale, t.durability, t.layout = f.stale, f.durability, unpack(s.seen.Load())
 	return t, f, nil
 }
 
@@ -65,11 +137,11 @@ func acquiring(err error) error {
 }
 
 // milliseconds is a limit as the server takes it; 0 for none.
-func milliseconds(limit time.Duration) int64 {
+func milliseconds(limit time.Duration) string {
 	if limit <= 0 {
-		return 0
+		return "0"
 	}
-	return max(limit.Milliseconds(), 1)
+	return strconv.FormatInt(max(limit.Milliseconds(), 1), 10)
 }
 
 // txn is an open transaction of the engine.
@@ -82,9 +154,10 @@ type txn struct {
 	marker     string
 	deadline   time.Time // by the worker's clock; zero means none
 	stale      bool
-	durability *string
-	fence      int64 // of the attempt that it ends; 0 for none
-	number     int64 // of the outcome's attempt
+	durability *string // synchronous_commit as it was configured
+	layout     layout  // as the gate found it
+	fence      int64   // of the attempt that it ends; 0 for none
+	number     int64   // of the outcome's attempt
 }
 
 var _ store.Txn[pgx.Tx] = (*txn)(nil)
@@ -126,7 +199,11 @@ func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error)
 		args[6] = nil
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(finishText, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&o.At) })
+	text := finishText
+	if t.fence == 0 && !t.stale && t.layout.slot >= 0 {
+		text = insertText(t.layout.slot)
+	}
+	batch.Queue(text, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&o.At) })
 	batch.Queue("commit")
 	err := t.conn.SendBatch(ctx, batch).Close()
 	if err == nil {
@@ -176,9 +253,30 @@ func clean(ctx context.Context, conn *pgx.Conn) {
 }
 
 // finishText inserts the outcome.
-const finishText = "SELECT unavez.finish($1::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.bool, $4::pg_catalog.int8, $5::pg_catalog.bool," +
-	" $6::pg_catalog.text, $7::pg_catalog.int8, $8::pg_catalog.int8, $9::pg_catalog.int8, $10::pg_catalog.text, $11::pg_catalog.int2, $12::pg_catalog.int8," +
-	" $13::pg_catalog.int8, $14::pg_catalog.bool, $15::pg_catalog.int4, $16::pg_catalog.bytea, $17::pg_catalog.bytea, $18::pg_catalog.bytea, $19::pg_catalog.bytea)"
+const (
+	finishText = "SELECT " + finishCall
+	finishCall = "unavez.finish($1::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.bool, $4::pg_catalog.int8, $5::pg_catalog.bool," +
+		" $6::pg_catalog.text, $7::pg_catalog.int8, $8::pg_catalog.int8, $9::pg_catalog.int8, $10::pg_catalog.text, $11::pg_catalog.int2, $12::pg_catalog.int8," +
+		" $13::pg_catalog.int8, $14::pg_catalog.bool, $15::pg_catalog.int4, $16::pg_catalog.bytea, $17::pg_catalog.bytea, $18::pg_catalog.bytea, $19::pg_catalog.bytea)"
+)
+
+// insertText is finish as a plain INSERT into the slot that was current at the
+// gate. Its conditions are the checks of unavez.finish, and the slot's still
+// being current: where one does not hold nothing is inserted, and the function
+// is called, which raises or writes elsewhere. The statement's snapshot is taken
+// after its lock on the slot; see there.
+func insertText(slot int32) string {
+	return fmt.Sprintf("WITH put AS (INSERT INTO unavez.outcome_%d (key, ended, expires, forgets, code, attempt, version, state, unreplayable, operation, fingerprint, checksum, header, body)"+
+		" SELECT $1::pg_catalog.uuid, n.at, n.at + $8::pg_catalog.int8 * interval '1 microsecond', n.at + ($8::pg_catalog.int8 + $9::pg_catalog.int8) * interval '1 microsecond',"+
+		" $13::pg_catalog.int8, $12::pg_catalog.int8, $15::pg_catalog.int4, $11::pg_catalog.int2, $14::pg_catalog.bool,"+
+		" $10::pg_catalog.text, $16::pg_catalog.bytea, $17::pg_catalog.bytea, $18::pg_catalog.bytea, $19::pg_catalog.bytea"+
+		" FROM unavez.ledger l, (SELECT pg_catalog.clock_timestamp() AS at OFFSET 0) n WHERE l.slot = %d AND l.ring >= $8::pg_catalog.int8"+
+		" AND pg_catalog.current_setting('unavez.tx', true) = $2::pg_catalog.text"+
+		" AND pg_catalog.current_setting('synchronous_commit') = $6::pg_catalog.text"+
+		" AND ($7::pg_catalog.int8 IS NULL OR n.at <= pg_catalog.transaction_timestamp() + $7::pg_catalog.int8 * interval '1 microsecond')"+
+		" AND (NOT $3::pg_catalog.bool OR pg_catalog.pg_current_xact_id_if_assigned() IS NULL)"+
+		" RETURNING ended) SELECT coalesce((SELECT ended FROM put), "+finishCall+")", slot, slot)
+}
 
 // outcome is what is going to be stored, and the arguments that say so.
 func outcome(gate store.Gate, attempt int64, end store.End) (*store.Outcome, []any) {
@@ -198,29 +296,24 @@ func blob(b []byte) []byte {
 	return b
 }
 
-// read is what a gate finds, in a transaction of its own. Without locks the
-// operation's lock is left alone.
-func (s *Store) read(ctx context.Context, key store.Key, locks bool) (store.Verdict, error) {
-	f := &found{}
-	var lock any
-	if locks {
-		lock = key.Hash64()
-	}
-	if err := s.row(ctx, gateText, []any{[16]byte(key), lock, false, nil, nil}, f.columns()...); err != nil {
-		return store.Verdict{}, err
-	}
-	return f.verdict(key)
-}
-
 // Look reads without locking.
 func (s *Store) Look(ctx context.Context, key store.Key) (store.Verdict, error) {
-	return s.read(ctx, key, false)
+	f, now, err := s.again(ctx, s.pool, key, unpack(s.seen.Load()))
+	if err != nil {
+		return store.Verdict{}, classify(err)
+	}
+	s.seen.Store(now.pack())
+	return f.verdict(key)
 }
 
 // Settle asks on another connection than the one whose commit was lost: the
 // lock is granted when that transaction is over.
 func (s *Store) Settle(ctx context.Context, key store.Key) (store.Verdict, error) {
-	return s.read(ctx, key, true)
+	f := &found{}
+	if err := s.row(ctx, gateText, []any{[16]byte(key), key.Hash64(), false, nil, nil}, f.columns()...); err != nil {
+		return store.Verdict{}, err
+	}
+	return f.verdict(key)
 }
 
 // Peek looks at who holds which lock instead of trying them, which would make

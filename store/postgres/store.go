@@ -30,6 +30,7 @@ type Store struct {
 	pool    *pgxpool.Pool
 	opts    Options
 	markers atomic.Uint64    // the last marker given to a transaction
+	seen    atomic.Uint64    // the last layout seen
 	small   map[string]int64 // a slot of this ring with less bytes is purged row by row
 }
 
@@ -96,17 +97,18 @@ func (s *Store) check(ctx context.Context) error {
 		return newer(at, newest)
 	}
 	var spoken, encoding string
-	var slot int
-	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), slot, pg_catalog.current_setting('server_encoding') FROM unavez.ledger"
-	if err := conn.QueryRow(ctx, text).Scan(&spoken, &slot, &encoding); err != nil {
+	var l layout
+	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), slot, live, tombstone_live, pg_catalog.current_setting('server_encoding') FROM unavez.ledger"
+	if err := conn.QueryRow(ctx, text).Scan(&spoken, &l.slot, &l.live, &l.tombstone, &encoding); err != nil {
 		return classify(err)
 	}
+	s.seen.Store(l.pack())
 	switch {
 	case spoken != protocol:
 		return fmt.Errorf("postgres store: database follows protocol %q, this program %s: they would not exclude each other's operations", spoken, protocol)
 	case encoding != "UTF8":
 		return fmt.Errorf("postgres store: database has encoding %s, want UTF8", encoding)
-	case s.above() && slot >= 0:
+	case s.above() && l.slot >= 0:
 		return fmt.Errorf("postgres store: Isolation: %s, but outcomes are kept in a ring, which needs read committed: run postgres.Migrate with Settings.NoRing", s.opts.Isolation)
 	}
 	return nil

@@ -38,7 +38,7 @@ CREATE TABLE unavez.outcome_0 (
     code         bigint      NOT NULL,
     attempt      bigint      NOT NULL,
     version      integer     NOT NULL,
-    state        smallint    NOT NULL CHECK (state IN (6, 7)),
+    state        smallint    NOT NULL,
     unreplayable boolean     NOT NULL,
     operation    text        NOT NULL,
     fingerprint  bytea       NOT NULL,
