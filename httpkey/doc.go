@@ -54,10 +54,10 @@
 //	422   key-reused           the key was used with another request
 //	422   key-expired          it ended, and only the key is still remembered
 //	422   not-replayable       it ended, and its answer was over ResponseLimit
-//	500   scope-missing, transaction-aborted, foreign-commit, result-damaged, answer-too-large, internal
+//	500   scope-missing, foreign-commit, result-damaged, answer-too-large, internal
 //	502   answer-too-large, upstream-broken (proxy)
-//	503 R store-unavailable, commit-unresolved, limit-exceeded, shutting-down, lease-lost
-//	503 R upstream-unreachable (proxy): nothing was sent
+//	503 R store-unavailable, commit-unresolved, limit-exceeded, transaction-aborted, shutting-down, lease-lost
+//	503 R not-started, upstream-unreachable (proxy): nothing was sent
 //	504   upstream-timeout     a request that is not keyed had no answer in time (proxy)
 //
 // After a 5xx, a 409 with Retry-After and a network error the client repeats
@@ -79,7 +79,7 @@
 //	both    panic                                    rolled back, key free, reaches the outer recovery
 //	        over the limit                           rolled back, key free, 503
 //	        the database gave the transaction up     rolled back, key free; an answer of 400 and up is sent as
-//	                                                 it is, any other becomes 500 transaction-aborted
+//	                                                 it is, any other becomes 503 transaction-aborted
 //
 // Every header line is frozen, several of one name in their order, but for
 // Set-Cookie, WWW-Authenticate, Proxy-Authenticate, Authentication-Info,

@@ -164,7 +164,7 @@ func TestTroubleOfTheStoreIsA503(t *testing.T) {
 		}{
 			{store.ErrUnavailable, 503, "store-unavailable"},
 			{store.ErrLimit, 503, "limit-exceeded"},
-			{store.ErrAborted, 500, "transaction-aborted"},
+			{store.ErrAborted, 503, "transaction-aborted"},
 			{store.ErrForeignCommit, 500, "foreign-commit"},
 			{errors.New("anything"), 500, "internal"},
 		} {
@@ -287,7 +287,7 @@ func TestAnAbortedTransactionNeverClaimsSuccess(t *testing.T) {
 		})
 		s.fault.set(nil, store.ErrAborted)
 		status.Store(201)
-		wantProblem(t, send(t, request{url: plain.URL, key: "a"}), 500, "transaction-aborted")
+		wantProblem(t, send(t, request{url: plain.URL, key: "a"}), 503, "transaction-aborted")
 		status.Store(409)
 		for range 2 { // sent as it is, and the key is free
 			if got := send(t, request{url: plain.URL, key: "b"}); got.status != 409 || got.body != "mine" {

@@ -227,10 +227,10 @@ func engineProblem(err error) *Error {
 	case unavez.CodeUnknown:
 		status = http.StatusConflict
 		retry = e != nil && e.RetryAfter > 0
-	case unavez.CodeUnresolved, unavez.CodeUnavailable, unavez.CodeClosed, unavez.CodeLimit, unavez.CodeLeaseLost:
+	case unavez.CodeUnresolved, unavez.CodeUnavailable, unavez.CodeClosed, unavez.CodeLimit, unavez.CodeLeaseLost, unavez.CodeAborted:
 		status, retry = http.StatusServiceUnavailable, true
 		detail = "Repeat the request with the same key."
-	case unavez.CodeDamaged, unavez.CodeForeignCommit, unavez.CodeAborted:
+	case unavez.CodeDamaged, unavez.CodeForeignCommit:
 	default:
 		code = TypeInternal
 	}
