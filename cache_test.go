@@ -86,7 +86,7 @@ func TestDefaultsPageSaysWhatTheCodeSays(t *testing.T) {
 	is := map[string]any{
 		"DefaultRetention": DefaultRetention, "DefaultTombstone": DefaultTombstone, "DefaultLease": DefaultLease, "DefaultLimit": DefaultLimit,
 		"DefaultRequestLimit": DefaultRequestLimit, "DefaultResponseLimit": DefaultResponseLimit, "DefaultCacheSize": DefaultCacheSize,
-		"DefaultWaiters": DefaultWaiters, "DefaultHandlerLimit": DefaultHandlerLimit,
+		"DefaultWaiters": DefaultWaiters, "DefaultUpkeep": DefaultUpkeep, "DefaultHandlerLimit": DefaultHandlerLimit,
 		"MinRetention": MinRetention, "MaxRetention": MaxRetention, "MaxLimit": MaxLimit, "MaxLease": MaxLease, "MaxWait": MaxWait,
 	}
 	source, err := os.ReadFile("defaults.go")

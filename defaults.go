@@ -22,6 +22,8 @@ const (
 	// DefaultWaiters bounds how many duplicates wait in one worker at a time;
 	// further ones are answered "in flight" at once.
 	DefaultWaiters = 20_000
+	// DefaultUpkeep is the pause between two rounds of Upkeep.
+	DefaultUpkeep = time.Minute
 	// DefaultHandlerLimit is how long one handler may hold the writer of SQLite.
 	DefaultHandlerLimit = 100 * time.Millisecond
 )

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,9 +37,14 @@ func shop(*http.Request) (httpkey.Scope, error) {
 }
 
 func readme() {
-	db := must(sqlite.OpenDB(&modernc.Driver{}, "shop.db", nil))
-	engine := must(unavez.New(must(sqlite.New(db, nil)), nil)) // *unavez.Engine[*sql.Tx], inferred
-	layer := must(httpkey.New(engine, shop, nil))              // shop names tenant and principal of a request
+	shop := func(r *http.Request) (httpkey.Scope, error) { // who is calling: your authentication
+		return httpkey.Scope{Tenant: "acme", Principal: "shop"}, nil
+	}
+	db := must(sqlite.OpenDB(&modernc.Driver{}, "shop.db", nil)) // modernc.org/sqlite
+	ledger := must(sqlite.New(db, nil))
+	engine := must(unavez.New(ledger, nil)) // *unavez.Engine[*sql.Tx], inferred
+	layer := must(httpkey.New(engine, shop, nil))
+	go unavez.Upkeep(context.Background(), ledger, nil) // forgets what is over its retention
 
 	http.Handle("POST /orders", layer.Handle(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 		var id int64
@@ -46,6 +52,7 @@ func readme() {
 		if err := row.Scan(&id); err != nil {
 			return err // rolled back, key free
 		}
+		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		_, err := fmt.Fprintf(w, `{"id":%d}`, id)
 		return err
@@ -162,9 +169,9 @@ func leasedHandler(layer *httpkey.Layer[*sql.Tx], gateway Gateway) {
 		if err != nil {
 			return nil, err // the operation is unknown; the next request with the key goes on
 		}
-		return func(w http.ResponseWriter, tx *sql.Tx) error { // commits with the outcome
+		return func(ctx context.Context, w http.ResponseWriter, tx *sql.Tx) error { // commits with the outcome
 			w.WriteHeader(http.StatusCreated)
-			_, err := tx.ExecContext(r.Context(), `insert into payments(receipt) values (?)`, receipt)
+			_, err := tx.ExecContext(ctx, `insert into payments(receipt) values (?)`, receipt)
 			return err
 		}, nil
 	}))
@@ -172,6 +179,56 @@ func leasedHandler(layer *httpkey.Layer[*sql.Tx], gateway Gateway) {
 
 func client() *http.Client {
 	return &http.Client{Transport: &httpkey.Transport{}, Timeout: time.Minute}
+}
+
+// counted is a gateway that counts.
+type counted struct{ charges int }
+
+func (g *counted) Charge(_ context.Context, key string, _ int64) (string, error) {
+	g.charges++
+	return "receipt of " + key, nil
+}
+
+func (g *counted) Find(context.Context, string) (string, bool, error) { return "", false, nil }
+
+func TestTheExamplesOfTheDocsDoWhatTheySay(t *testing.T) {
+	db := must(sqlite.OpenDB(&modernc.Driver{}, filepath.Join(t.TempDir(), "shop.db"), nil))
+	defer db.Close()
+	must(db.Exec(`create table orders(id integer primary key, customer text); create table payments(order_id text, receipt text)`))
+	engine := must(unavez.New(must(sqlite.New(db, nil)), nil))
+	layer := must(httpkey.New(engine, shop, nil))
+	count := func(table string) (n int) {
+		must(0, db.QueryRow(`select count(*) from `+table).Scan(&n))
+		return n
+	}
+	gateway := &counted{}
+	leasedHandler(layer, gateway)
+	http.HandleFunc("POST /wrapped", wrapped)
+	web := httptest.NewServer(layer.Wrap(http.DefaultServeMux))
+	defer web.Close()
+	leased := httptest.NewServer(http.DefaultServeMux)
+	defer leased.Close()
+	ctx := httpkey.WithKey(t.Context(), "k-1")
+	for _, url := range []string{leased.URL + "/payments", web.URL + "/wrapped"} {
+		for range 2 {
+			response := must(client().Do(must(http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader("x")))))
+			if response.Body.Close(); response.StatusCode != http.StatusCreated {
+				t.Errorf("%s: %s", url, response.Status)
+			}
+		}
+		ctx = httpkey.WithKey(t.Context(), "k-2")
+	}
+	if gateway.charges != 1 || count("payments") != 1 || count("orders") != 1 {
+		t.Errorf("%d charges, %d payments, %d orders", gateway.charges, count("payments"), count("orders"))
+	}
+	for range 2 {
+		must(0, join(t.Context(), db, engine, unavez.Operation{Tenant: "acme", Effect: "order.import.v1", Key: []string{"1"}}))
+		must((&server{engine}).Place(t.Context(), &PlaceRequest{RequestID: "1", Customer: "c-1"}))
+		must(lease(t.Context(), engine, gateway, "order-1", 3000))
+	}
+	if gateway.charges != 2 || count("payments") != 2 || count("orders") != 3 {
+		t.Errorf("%d charges, %d payments, %d orders", gateway.charges, count("payments"), count("orders"))
+	}
 }
 
 func TestEveryGoBlockOfTheDocsIsCompiledHere(t *testing.T) {
@@ -265,5 +322,5 @@ func squeeze(code string) string {
 	return b.String()
 }
 
-// The functions above are compiled, not called.
-var _ = []any{readme, wrap, wrapped, join, lease, leasedHandler, client, (*server).Place}
+// These are compiled and not called: they end the process.
+var _ = []any{readme, wrap}

@@ -3,7 +3,7 @@
 // client's side ([Transport]).
 //
 //	layer, err := httpkey.New(engine, caller, nil)
-//	http.Handle("POST /orders", layer.Handle(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+//	http.Handle("POST /orders", layer.Handle(func(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 //		// write on tx and nowhere else, answer on w
 //	}))
 //

@@ -295,7 +295,8 @@ func (x *exchange) sent(err error) {
 
 // see tells observer and log what became of the request.
 func (x *exchange) see(what string, status int, err error) {
-	if status >= 500 && what != SawRolledBack && what != SawReplayed && what != SawCompleted {
+	failed := status >= 500 && what != SawRolledBack && what != SawReplayed && what != SawCompleted
+	if failed || what == string(unavez.CodeUnknown) && hasCause(err) {
 		x.logs(what, status, err)
 	}
 	if x.Observe == nil {
@@ -309,6 +310,13 @@ func (x *exchange) see(what string, status int, err error) {
 		o.ID = x.op.Identity().Key().String()
 	}
 	x.Observe(o)
+}
+
+// hasCause tells an attempt that has just ended without telling from one that
+// was found so: the engine's error then has the reason.
+func hasCause(err error) bool {
+	var e *unavez.Error
+	return errors.As(err, &e) && e.Err != nil
 }
 
 // logs writes the cause of an answer of the layer's own. Everything that a

@@ -10,10 +10,11 @@ import (
 
 // Finish ends the work of a handler of [Layer.Lease]: it writes the business
 // rows on tx and the answer to w. Both are committed together with the
-// operation's outcome, and the answer is frozen. When the database takes the
-// transaction back it runs again, on a new tx and an empty w. An error leaves
-// the operation unknown, since the effect outside has happened.
-type Finish[Tx any] = func(w http.ResponseWriter, tx Tx) error
+// operation's outcome, and the answer is frozen. Use its ctx: that of the
+// request has ended with the attempt. When the database takes the transaction
+// back it runs again, on a new tx and an empty w. An error leaves the operation
+// unknown, since the effect outside has happened.
+type Finish[Tx any] = func(ctx context.Context, w http.ResponseWriter, tx Tx) error
 
 // Lease serves a handler whose effect is outside the database, such as a call
 // to a payment API, in lease mode: see [unavez.Engine.Lease]. run makes the
@@ -80,12 +81,12 @@ func (k *leasedWork[Tx]) reset() {
 
 // record is the finish in the engine's form: it freezes what the handler
 // answers.
-func (k *leasedWork[Tx]) record(_ context.Context, tx Tx, result *unavez.Result) error {
+func (k *leasedWork[Tx]) record(ctx context.Context, tx Tx, result *unavez.Result) error {
 	if k.finish == nil {
 		return nil
 	}
 	k.reset()
-	err := k.finish(k.rec, tx)
+	err := k.finish(ctx, k.rec, tx)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,10 @@ func newTill(t *testing.T, policy unavez.Unknown) *till {
 		if err != nil {
 			return nil, err
 		}
-		return func(w http.ResponseWriter, tx *memory.Tx) error {
+		return func(ctx context.Context, w http.ResponseWriter, tx *memory.Tx) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			tx.Put("payment", receipt)
 			w.Header().Set("Location", "/payments/1")
 			w.WriteHeader(http.StatusCreated)

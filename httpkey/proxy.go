@@ -228,7 +228,7 @@ func (p *Proxy[Tx]) end(x *exchange, got *answer, out unavez.Outcome, err error)
 		p.dress(got.header, x.r)
 		x.sends(got, what, err)
 	case errors.As(err, &dead) && unavez.CodeOf(err) == unavez.CodeInternal:
-		problem := layerProblem(http.StatusServiceUnavailable, TypeUpstreamDown, "Nothing was sent. Repeat the request with the same key.", err)
+		problem := layerProblem(http.StatusServiceUnavailable, TypeUpstreamDown, "This attempt has sent nothing. Repeat the request with the same key.", err)
 		problem.Header = http.Header{"Retry-After": {"1"}}
 		x.fail(problem)
 	default:

@@ -129,8 +129,8 @@ func (s *shop) create(r *http.Request, attempt *unavez.Attempt) (httpkey.Finish[
 		return nil, err
 	}
 	o.Charge = id
-	return func(w http.ResponseWriter, tx *sql.Tx) error {
-		err := tx.QueryRow(`
+	return func(ctx context.Context, w http.ResponseWriter, tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, `
 			insert into orders (customer, amount, currency, charge) values (?, ?, ?, ?) returning id`,
 			o.Customer, o.Amount, o.Currency, o.Charge).Scan(&o.ID)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"log"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/unavez/unavez"
@@ -47,11 +48,12 @@ type shop struct {
 	db     *sql.DB
 	engine *unavez.Engine[*sql.Tx]
 	keyed  *httpkey.Layer[*sql.Tx]
+	stop   func() // ends the upkeep and waits for it
 }
 
 // open wires the shop: the database with our tables, the ledger in the same
-// file, the engine over it, and the layer that reads Idempotency-Key. A service
-// that runs for long also calls the ledger's Purge now and then.
+// file, the engine over it, the layer that reads Idempotency-Key, and the upkeep
+// that forgets what is over its retention.
 func open(driver driver.Driver, path string) (s *shop, err error) {
 	s = &shop{}
 	// A handler may hold the writer this long; the default of 100 ms is for a
@@ -74,7 +76,17 @@ func open(driver driver.Driver, path string) (s *shop, err error) {
 		SingleTenant: true, // anyone may call; a real shop names tenant and principal here
 		Fingerprint:  httpkey.FingerprintOptions{JSON: true},
 	})
-	return s, err
+	if err != nil {
+		return nil, errors.Join(err, s.db.Close())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var upkeep sync.WaitGroup
+	upkeep.Go(func() { unavez.Upkeep(ctx, ledger, nil) })
+	s.stop = func() {
+		cancel()
+		upkeep.Wait()
+	}
+	return s, nil
 }
 
 // routes is the HTTP API. POST needs a key, GET passes through.
@@ -137,5 +149,7 @@ func (s *shop) show(w http.ResponseWriter, r *http.Request) {
 func (s *shop) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return errors.Join(s.engine.Close(ctx), s.db.Close())
+	err := s.engine.Close(ctx)
+	s.stop()
+	return errors.Join(err, s.db.Close())
 }

@@ -165,9 +165,9 @@ func (a *app[Tx]) leased(r *http.Request, attempt *unavez.Attempt) (httpkey.Fini
 			return nil, err
 		}
 	}
-	return func(w http.ResponseWriter, tx Tx) error {
+	return func(ctx context.Context, w http.ResponseWriter, tx Tx) error {
 		for range b.Rows {
-			if err := a.insert(context.WithoutCancel(ctx), tx, p.op); err != nil {
+			if err := a.insert(ctx, tx, p.op); err != nil {
 				return err
 			}
 		}
