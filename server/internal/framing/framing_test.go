@@ -179,8 +179,9 @@ func TestAmbiguousHeadsAreRefusedAndNothingAfterThemIsServed(t *testing.T) {
 				if got != "" && !strings.HasPrefix(got, "HTTP/1.1 400 ") || strings.Count(got, "HTTP/1.1") > 1 {
 					t.Errorf("answered %q", got)
 				}
-				if r.listener.Refused() != 1 {
-					t.Errorf("%d connections counted as refused", r.listener.Refused())
+				// What net/http refuses too it may refuse first, when it comes byte by byte.
+				if n := r.listener.Refused(); n != 1 && !(n == 0 && strings.HasSuffix(name, "in front")) {
+					t.Errorf("%d connections counted as refused", n)
 				}
 			})
 		}
