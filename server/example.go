@@ -93,9 +93,10 @@ EXAMPLE  data      ./%[3]s  (to start anew: rm %[3]s*)
    curl -i http://%[1]s/orders -H 'Idempotency-Key: order-2' -H 'Content-Type: application/json' -H 'Example-Pause: 8s' \
      -d '{"customer":"c-2","currency":"BRL","items":[{"sku":"B","quantity":1,"unit_price":700}]}'
 
-4. Pay an order (ORDER is its id). It moves from pending to paid once:
+4. Pay the first order. It moves from pending to paid once:
 
-   curl -i http://%[1]s/orders/ORDER/payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' \
+   order=$(curl -s http://%[1]s/orders | grep -o 'ord_[a-z0-9]*' | head -n 1)
+   curl -i http://%[1]s/orders/$order/payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' \
      -d '{"amount":3000,"currency":"BRL"}'
 
 `, requests, admin, file, DefaultFile, strconv.Itoa(os.Getpid()))

@@ -191,11 +191,11 @@ func access(log *slog.Logger, route string, seen httpkey.Observation) {
 	if seen.ID != "" {
 		attrs = append(attrs, slog.String("tenant", seen.Tenant), slog.String("operation", seen.ID))
 	}
-	if d := observe.Duplicate(seen.Type); d != "" {
+	if d := observe.Duplicate(seen); d != "" {
 		attrs = append(attrs, slog.String("duplicate", d))
 	}
 	level := slog.LevelInfo
-	if seen.Status >= 500 {
+	if seen.Status >= 500 || observe.LostAnswer(seen) {
 		level = slog.LevelWarn
 		if seen.Err != nil {
 			attrs = append(attrs, slog.String("error", seen.Err.Error()))

@@ -108,7 +108,7 @@ func TestThePrintedCommandsWork(t *testing.T) {
 					header = append(header, name, value)
 				}
 			default:
-				url = strings.ReplaceAll(word, "ORDER", id)
+				url = strings.ReplaceAll(word, "$order", id)
 			}
 		}
 		for i, name := range header {

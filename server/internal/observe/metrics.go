@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -144,7 +145,7 @@ func (m *Metrics) Request(o httpkey.Observation) {
 		m.problems.WithLabelValues(o.Type).Inc()
 	}
 	m.duration.WithLabelValues(ended).Observe(o.Duration.Seconds())
-	if d := Duplicate(o.Type); d != "" {
+	if d := Duplicate(o); d != "" {
 		m.duplicates.WithLabelValues(d).Inc()
 	}
 	switch unavez.Code(o.Type) {
@@ -159,8 +160,11 @@ func (m *Metrics) Request(o httpkey.Observation) {
 
 // Duplicate says of a request's end whether it was a duplicate, and of what:
 // "in_flight", "after", or "" when it was none or that is not known.
-func Duplicate(ended string) string {
-	switch unavez.Code(ended) {
+func Duplicate(o httpkey.Observation) string {
+	if LostAnswer(o) {
+		return "" // its own attempt ended so
+	}
+	switch unavez.Code(o.Type) {
 	case unavez.CodeInFlight:
 		return "in_flight"
 	case httpkey.SawReplayed, unavez.CodeExpired, unavez.CodeNotReplayable, unavez.CodeDamaged, unavez.CodeDiscarded,
@@ -168,6 +172,14 @@ func Duplicate(ended string) string {
 		return "after"
 	}
 	return ""
+}
+
+// LostAnswer tells the request whose own attempt has just ended without telling
+// from one that found the operation so: only the first has a cause and nothing
+// to wait for.
+func LostAnswer(o httpkey.Observation) bool {
+	var e *unavez.Error
+	return o.Type == string(unavez.CodeUnknown) && errors.As(o.Err, &e) && e.Err != nil && e.RetryAfter == 0
 }
 
 // Probed counts a probe.

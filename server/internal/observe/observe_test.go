@@ -43,6 +43,14 @@ func TestEverythingThatHappensIsCounted(t *testing.T) {
 	for _, kind := range []string{httpkey.SawCompleted, httpkey.SawReplayed, httpkey.SawRolledBack, string(unavez.CodeInFlight), string(unavez.CodeMismatch), string(unavez.CodeDead), httpkey.TypeKeyMissing} {
 		m.Request(httpkey.Observation{Type: kind, Duration: time.Millisecond})
 	}
+	found := &unavez.Error{Code: unavez.CodeUnknown}
+	lost := &unavez.Error{Code: unavez.CodeUnknown, Err: errors.New("connection reset")}
+	if d := Duplicate(httpkey.Observation{Type: string(unavez.CodeUnknown), Err: found}); d != "after" {
+		t.Errorf("an operation found unknown is a duplicate %q", d)
+	}
+	if d := Duplicate(httpkey.Observation{Type: string(unavez.CodeUnknown), Err: lost}); d != "" {
+		t.Errorf("the request whose answer was lost is a duplicate %q", d)
+	}
 	m.Probed(unavez.Done, nil)
 	m.Probed(unavez.NotDone, nil)
 	m.Probed(unavez.CannotTell, nil)
