@@ -222,6 +222,27 @@ func TestPausedHolderIsRefusedAtItsFinish(t *testing.T) {
 	})
 }
 
+func TestAnAttemptThatWasEndedMeanwhileLearnsItWithItsLostAnswer(t *testing.T) {
+	t.Parallel()
+	s := newStore()
+	engine := newEngine(t, s, nil)
+	op := operation("4711")
+	_, err := engine.Lease(t.Context(), op, func(_ context.Context, a *unavez.Attempt) (unavez.Result, error) {
+		if err := s.Store.Rest(t.Context(), a.Key(), a.Fence(), store.Rest{State: store.Unknown}); err != nil {
+			t.Error(err)
+		}
+		action := store.Action{Key: a.Key(), Actor: "ana", Reason: "seen at the gateway"}
+		if err := s.Complete(t.Context(), action, answer(7), time.Hour, time.Hour); err != nil {
+			t.Error(err)
+		}
+		return unavez.Result{}, errLost
+	}, nil)
+	wantCode(t, err, unavez.CodeLeaseLost)
+	if out, err := engine.Lease(t.Context(), op, charges(&outside{}), nil); err != nil || string(out.Result.Body) != `{"run":7}` {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
 func TestWhatNeverStartedLeavesTheKeyFree(t *testing.T) {
 	t.Parallel()
 	s := newStore()

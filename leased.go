@@ -162,7 +162,7 @@ func (e *Engine[Tx]) attempt(ctx context.Context, c *call, f *flight, a *Attempt
 	defer func() { // a panic or Goexit of run: nobody can tell what it did
 		if !ended {
 			halt()
-			e.rest(ctx, c, a, errors.New("the attempt panicked"))
+			_ = e.rest(ctx, c, a, errors.New("the attempt panicked")) // the panic goes on
 		}
 	}()
 	result, err := run(work, a)
@@ -183,8 +183,7 @@ func (e *Engine[Tx]) attempt(ctx context.Context, c *call, f *flight, a *Attempt
 	if errors.Is(cause, store.ErrLeaseLost) {
 		return nil, c.fail(CodeLeaseLost, time.Second, errors.Join(err, cause))
 	}
-	e.rest(ctx, c, a, err)
-	return nil, c.fail(CodeUnknown, 0, err)
+	return nil, e.rest(ctx, c, a, err)
 }
 
 // renew keeps the lease at a third of its length until stop, and cancels the
@@ -235,8 +234,7 @@ func (e *Engine[Tx]) finish(ctx context.Context, c *call, a *Attempt, result Res
 		}
 		failed = err
 	}
-	e.rest(ctx, c, a, failed)
-	return nil, c.fail(CodeUnknown, 0, fmt.Errorf("the effect happened and could not be recorded: %w", failed))
+	return nil, e.rest(ctx, c, a, fmt.Errorf("the effect happened and could not be recorded: %w", failed))
 }
 
 // finishOnce is one try; again says that the database took everything back and
@@ -258,8 +256,7 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result
 			if takenBack(err) {
 				return nil, true, err
 			}
-			e.rest(ctx, c, a, err)
-			return nil, false, c.fail(CodeUnknown, 0, fmt.Errorf("finish: %w", err))
+			return nil, false, e.rest(ctx, c, a, fmt.Errorf("finish: %w", err))
 		}
 	}
 	out, err = e.commit(ctx, c, txn, store.End{State: store.Completed, Result: *result})
@@ -289,9 +286,11 @@ func (e *Engine[Tx]) free(ctx context.Context, c *call, a *Attempt, cause error)
 	return cause // if it could not be given back, the claim ends by expiring
 }
 
-// rest leaves the operation unknown. When even that cannot be written, the
-// lease runs out and the claim becomes unknown by itself.
-func (e *Engine[Tx]) rest(ctx context.Context, c *call, a *Attempt, cause error) {
+// rest leaves the operation unknown, and gives the error that says so; or
+// CodeLeaseLost when it has been taken over or ended by somebody else meanwhile.
+// When even that cannot be written, the lease runs out and the claim becomes
+// unknown by itself.
+func (e *Engine[Tx]) rest(ctx context.Context, c *call, a *Attempt, cause error) error {
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 	defer cancel()
 	reason := "the attempt ended without telling whether its effect happened"
@@ -299,11 +298,11 @@ func (e *Engine[Tx]) rest(ctx context.Context, c *call, a *Attempt, cause error)
 		reason = cause.Error()
 	}
 	err := e.attempts.Rest(record, c.gate.Key, a.fence, store.Rest{State: store.Unknown, Reason: reason})
-	what := SawUnknown
 	if errors.Is(err, store.ErrLeaseLost) {
-		what = SawLeaseLost
+		return c.fail(CodeLeaseLost, time.Second, errors.Join(cause, err))
 	}
-	e.sees(c, what, a.fence, false, errors.Join(cause, err))
+	e.sees(c, SawUnknown, a.fence, false, errors.Join(cause, err))
+	return c.fail(CodeUnknown, 0, cause)
 }
 
 // fastLease is the part of an attempt that the fast lease holds; its zero

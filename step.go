@@ -42,8 +42,7 @@ func (e *Engine[Tx]) newAttempt(ctx context.Context, c *call, row *store.Attempt
 		what = SawTakenOver
 		steps, err := e.attempts.Steps(ctx, a.key)
 		if err != nil {
-			e.rest(ctx, c, a, fmt.Errorf("steps of the earlier attempt could not be read: %w", err))
-			return nil, c.storeError(err)
+			return nil, e.rest(ctx, c, a, fmt.Errorf("steps of the earlier attempt could not be read: %w", err))
 		}
 		for _, s := range steps {
 			a.steps[s.Name] = s
