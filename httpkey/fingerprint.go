@@ -114,7 +114,7 @@ func appendPath(out []byte, escaped string) []byte {
 }
 
 // appendQuery appends names and values, decoded, sorted by name; the values of
-// one name stay in their order.
+// one name stay in their order. A query that cannot be decoded is one part.
 func appendQuery(out []byte, raw string) []byte {
 	if raw == "" {
 		return out
@@ -127,9 +127,11 @@ func appendQuery(out []byte, raw string) []byte {
 		}
 		name, value, _ := strings.Cut(field, "=")
 		for _, s := range []*string{&name, &value} {
-			if plain, err := url.QueryUnescape(*s); err == nil {
-				*s = plain
+			plain, err := url.QueryUnescape(*s)
+			if err != nil {
+				return appendPart(out, raw)
 			}
+			*s = plain
 		}
 		pairs = append(pairs, pair{name, value})
 	}

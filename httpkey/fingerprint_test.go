@@ -99,6 +99,7 @@ func TestWhatMakesTwoRequestsDifferent(t *testing.T) {
 	}{
 		{"query order", vector{Method: "POST", Target: "/t?a=1&b=2"}, vector{Method: "POST", Target: "/t?b=2&a=1"}, true},
 		{"query escapes", vector{Method: "POST", Target: "/t?a=%41+b"}, vector{Method: "POST", Target: "/t?%61=A%20b"}, true},
+		{"query that cannot be decoded", vector{Method: "POST", Target: "/t?a=%zz"}, vector{Method: "POST", Target: "/t?a=%25zz"}, false},
 		{"query values", vector{Method: "POST", Target: "/t?to=alice"}, vector{Method: "POST", Target: "/t?to=mallory"}, false},
 		{"order among values of one name", vector{Method: "POST", Target: "/t?a=1&a=2"}, vector{Method: "POST", Target: "/t?a=2&a=1"}, false},
 		{"name and value", vector{Method: "POST", Target: "/t?a=b&c=d"}, vector{Method: "POST", Target: "/t?a=b%26c%3Dd"}, false},

@@ -249,6 +249,8 @@ func (u *upstreamAnswer) Error() string { return fmt.Sprintf("the application an
 // classify says what an upstream answer means for the operation.
 func (f *front) classify(a *answer, limit int64) (unavez.Result, error) {
 	switch {
+	case a.status < 200 || a.status > 599:
+		return unavez.Result{}, fmt.Errorf("the application answered %d, which is no final status", a.status)
 	case slices.Contains(f.NotDone, a.status):
 		return unavez.Result{}, unavez.NeverStarted(&upstreamAnswer{a.status})
 	case a.status < 500, slices.Contains(f.Final, a.status):

@@ -83,6 +83,35 @@ func TestWhatAnUpstreamAnswerMeans(t *testing.T) {
 	}
 }
 
+func TestAnAnswerWithoutAFinalStatusIsUnknown(t *testing.T) {
+	for _, status := range []string{"000", "050", "101", "600", "999"} {
+		t.Run(status, func(t *testing.T) {
+			eachStore(t, func(t *testing.T, s *shop) {
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { l.Close() })
+				go func() {
+					for {
+						c, err := l.Accept()
+						if err != nil {
+							return
+						}
+						_, _ = c.Read(make([]byte, 64<<10))
+						_, _ = io.WriteString(c, "HTTP/1.1 "+status+" Odd\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhm")
+						_ = c.Close()
+					}
+				}()
+				srv := s.proxied(t, "http://"+l.Addr().String(), &httpkey.ProxyOptions{Unknown: unavez.Hold})
+				for range 2 {
+					wantProblem(t, send(t, request{url: srv.URL, key: "k"}), 409, "outcome-unknown")
+				}
+			})
+		})
+	}
+}
+
 func TestWhatWasNeverSentLeavesTheKeyFree(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *shop) {
 		var calls atomic.Int64

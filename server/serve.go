@@ -94,10 +94,10 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 	if err != nil {
 		return err
 	}
-	if p.listeners.requests, err = listen(ctx, "listen", c.Listen, c.Limits.Connections); err != nil {
+	if p.listeners.requests, err = listen(ctx, "listen", c.Listen, c.Limits.Connections, c.Limits.IdleTimeout); err != nil {
 		return err
 	}
-	if p.listeners.admin, err = listen(ctx, "admin.listen", c.Admin.Listen, adminConnections); err != nil {
+	if p.listeners.admin, err = listen(ctx, "admin.listen", c.Admin.Listen, adminConnections, c.Limits.IdleTimeout); err != nil {
 		return err
 	}
 	s, err := p.build(ctx, loaded)
@@ -111,12 +111,12 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 // adminConnections bounds the connections of the admin listener.
 const adminConnections = 256
 
-func listen(ctx context.Context, field, address string, connections int) (*framing.Listener, error) {
+func listen(ctx context.Context, field, address string, connections int, stall time.Duration) (*framing.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w (is another unavez running? choose another address)", field, err)
 	}
-	return framing.Listen(l, connections), nil
+	return framing.Listen(l, connections, stall), nil
 }
 
 // build makes the site of a configuration, or that of the example.

@@ -1,10 +1,14 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/unavez/unavez/httpkey"
 )
 
 func TestEveryKeyOfTheConfigurationIsOnItsPage(t *testing.T) {
@@ -34,6 +38,18 @@ func TestEveryKeyOfTheConfigurationIsOnItsPage(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[Config](), "")
+	limits := DefaultLimits()
+	for key, value := range map[string]string{
+		"limits.connections": fmt.Sprint(limits.Connections), "limits.read_timeout": "30s", "limits.idle_timeout": "2m", "limits.drain": "20s",
+		"listen": "`" + DefaultListen + "`", "wait": "30s",
+	} {
+		if !strings.Contains(string(page), "`"+key+"` | "+value+" |") {
+			t.Errorf("docs/http-api.md does not give %s the default %s", key, value)
+		}
+	}
+	if limits.ReadTimeout != 30*time.Second || limits.IdleTimeout != 2*time.Minute || limits.Drain != 20*time.Second || httpkey.DefaultWait != 30*time.Second {
+		t.Error("the defaults named here are not those of the code")
+	}
 	if keys < 50 {
 		t.Errorf("only %d keys found", keys)
 	}

@@ -102,7 +102,7 @@ func serve(t *testing.T, connections int) *record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &record{address: tcp.Addr().String(), served: make(chan string, 100), listener: Listen(tcp, connections)}
+	r := &record{address: tcp.Addr().String(), served: make(chan string, 100), listener: Listen(tcp, connections, stall)}
 	srv := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			body, err := io.ReadAll(req.Body)
@@ -162,6 +162,47 @@ func (r *record) all() (list []string) {
 		default:
 			return list
 		}
+	}
+}
+
+// stall is how long the test listeners wait for a client that does not read.
+const stall = 5 * time.Second
+
+func TestAClientThatNeverReadsLosesItsPlace(t *testing.T) {
+	t.Parallel()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Listen(tcp, 1, 100*time.Millisecond)
+	failed := make(chan error, 1)
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(make([]byte, 64<<20)) // more than the kernel holds
+		failed <- err
+	})}
+	go func() { _ = s.Serve(l) }() // ends with Close
+	defer s.Close()
+	deaf, err := net.Dial("tcp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	if _, err := io.WriteString(deaf, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; err == nil {
+		t.Error("the answer was written to nobody")
+	}
+	other, err := net.Dial("tcp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := io.WriteString(other, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, other); err != nil || n < 64<<20 {
+		t.Errorf("the next client got %d bytes, %v", n, err)
 	}
 }
 

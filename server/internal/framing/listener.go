@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // refusal is what net/http reads instead of what was refused. In every state of
@@ -20,12 +21,18 @@ type Listener struct {
 	closed  chan struct{}
 	once    sync.Once
 	refused atomic.Int64
+	stall   time.Duration
 }
 
+// piece is how much is written at a time: each piece has the time of a stall.
+const piece = 32 << 10
+
 // Listen wraps a listener. At most connections are open at a time; further ones
-// wait in the kernel's queue.
-func Listen(l net.Listener, connections int) *Listener {
-	return &Listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{})}
+// wait in the kernel's queue. A client that takes nothing of its answer for the
+// length of stall loses its connection: otherwise a few that never read could
+// hold every place. A slow answer, or a slow client that reads, is not cut.
+func Listen(l net.Listener, connections int, stall time.Duration) *Listener {
+	return &Listener{Listener: l, slots: make(chan struct{}, connections), closed: make(chan struct{}), stall: stall}
 }
 
 // Refused counts the connections that were ended for their framing.
@@ -60,6 +67,7 @@ func (l *Listener) Close() error {
 func (l *Listener) Hijacked(c net.Conn, state http.ConnState) {
 	if watched, ok := c.(*conn); ok && state == http.StateHijacked {
 		watched.opaque = true
+		_ = c.SetWriteDeadline(time.Time{}) // a connection that is gone shows at its next use
 	}
 }
 
@@ -108,6 +116,21 @@ func (c *conn) rest(p []byte) (int, error) {
 	n := copy(p, c.pending)
 	c.pending = c.pending[n:]
 	return n, nil
+}
+
+// Write gives each piece the time of a stall. What follows an upgrade has none.
+func (c *conn) Write(p []byte) (written int, err error) {
+	if c.opaque {
+		return c.Conn.Write(p)
+	}
+	for len(p) > 0 && err == nil {
+		var n int
+		if err = c.SetWriteDeadline(time.Now().Add(c.listener.stall)); err == nil {
+			n, err = c.Conn.Write(p[:min(len(p), piece)])
+		}
+		written, p = written+n, p[n:]
+	}
+	return written, err
 }
 
 // CloseWrite lets net/http end a connection so that its last answer arrives.
