@@ -426,6 +426,32 @@ func TestFinishedStepsAreSkippedAndTheInterruptedOneIsProbed(t *testing.T) {
 	}
 }
 
+func TestAStepWhoseResultCannotBeStoredEnds(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]error{"for good": errors.New("string or blob too big"), "for long": store.ErrUnavailable} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore()
+				engine := newEngine(t, s, nil)
+				s.set(failing("before save step", -1, broken))
+				begin := time.Now()
+				var gateway outside
+				_, err := engine.Lease(t.Context(), operation("4711"), func(ctx context.Context, a *unavez.Attempt) (unavez.Result, error) {
+					_, err := unavez.Step(ctx, a, "charge", func(_ context.Context, key string) (int, error) {
+						gateway.call(key)
+						return 1, nil
+					}, nil)
+					return answer(1), err
+				}, nil)
+				if wantCode(t, err, unavez.CodeUnknown); !errors.Is(err, broken) || gateway.count() != 1 || time.Since(begin) > 15*time.Second {
+					t.Errorf("%v, %d calls, after %v", err, gateway.count(), time.Since(begin))
+				}
+			})
+		})
+	}
+}
+
 func TestAStepThatNeverStartedKeepsTheFinishedOnes(t *testing.T) {
 	t.Parallel()
 	s := newStore()

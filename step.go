@@ -167,6 +167,10 @@ func Step[T any](ctx context.Context, attempt *Attempt, name string, run func(ct
 	return result, record(ctx, attempt, name, result)
 }
 
+// maxSaves is how often the end of a step is tried to be stored again while the
+// store is unavailable and the lease lasts, a quarter of a second apart.
+const maxSaves = 40
+
 // record stores the end of a step; what has happened is recorded although the
 // caller may be gone.
 func record[T any](ctx context.Context, a *Attempt, name string, result T) error {
@@ -175,11 +179,11 @@ func record[T any](ctx context.Context, a *Attempt, name string, result T) error
 		return fmt.Errorf("step %s: result: %w", name, err)
 	}
 	step := store.Step{Name: name, Done: true, Fence: a.fence, Result: encoded}
-	for {
+	for try := 0; ; try++ {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 		err = a.save(limited, step)
 		cancel()
-		if err == nil || errors.Is(err, store.ErrLeaseLost) || !a.pause(pollLast) {
+		if err == nil || !takenBack(err) || try == maxSaves || !a.pause(pollLast) {
 			break
 		}
 	}
