@@ -27,7 +27,7 @@ func TestTheAdminListenerWantsItsToken(t *testing.T) {
 	if got := b.sendTo(b.admin, http.MethodGet, "/api/operations?state=completed", "", "Authorization", "Bearer "+adminToken, "Host", "ops.example"); got.status != 200 || !strings.Contains(got.body, "k-1") {
 		t.Errorf("with the token: %+v", got)
 	}
-	ops, err := OpenOps(OpsOptions{Admin: b.admin})
+	ops, err := OpenOps(t.Context(), OpsOptions{Admin: b.admin})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestListsGoOnPageByPage(t *testing.T) {
 		b.post("/orders", key)
 		want["/http//"+key] = true
 	}
-	ops, err := OpenOps(OpsOptions{Admin: b.admin})
+	ops, err := OpenOps(t.Context(), OpsOptions{Admin: b.admin})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,7 +24,7 @@ const exampleHeader = "Unavez-Example"
 
 // exampleConfig is what the example runs with: the defaults, loopback only.
 func exampleConfig(o *Options) (*loaded, error) {
-	c := &config.Config{Path: ExampleFile, Listen: config.DefaultListen, Admin: config.Admin{Listen: config.DefaultAdminListen}}
+	c := &config.Config{Place: config.Place{Path: ExampleFile}, Listen: config.DefaultListen, Admin: config.Admin{Listen: config.DefaultAdminListen}}
 	if o.Listen != "" {
 		c.Listen = o.Listen
 	}
@@ -47,7 +48,11 @@ func (p *process) example(ctx context.Context, c *config.Config) (*site, error) 
 	if err != nil {
 		return nil, err
 	}
-	layer, err := httpkey.New(p.engine, nil, &httpkey.Options{
+	engine, ok := p.engine.(engineOf[*sql.Tx])
+	if !ok {
+		return nil, fmt.Errorf("the example has no %T", p.engine)
+	}
+	layer, err := httpkey.New(engine.Engine, nil, &httpkey.Options{
 		SingleTenant: true,
 		Docs:         c.DocsURL,
 		Logger:       slog.New(slog.DiscardHandler), // causes are in the line that access writes

@@ -32,8 +32,31 @@ type OpsOptions struct {
 	Token string
 	// Config, when not empty, names a configuration whose store is opened.
 	Config string
-	// Store, when not empty, is the path of the store's file, which is opened.
+	// Store, when not empty, is the store that is opened: a file of SQLite, or
+	// the URL of a PostgreSQL database.
 	Store string
+}
+
+// place gives the store that is to be opened directly, none for the admin
+// listener, and the configuration that names it, if one does.
+func (o *OpsOptions) place() (config.Place, *config.Config, error) {
+	switch {
+	case o.Store != "" && o.Config != "":
+		return config.Place{}, nil, errors.New("--store and --config name two stores: give one")
+	case o.Config != "":
+		l, err := read(o.Config, &Options{})
+		if err != nil {
+			return config.Place{}, nil, err
+		}
+		return l.config.Place, l.config, nil
+	case strings.HasPrefix(o.Store, "postgres:"), strings.HasPrefix(o.Store, "postgresql:"):
+		at, err := config.ParsePlace(o.Store)
+		if err != nil {
+			return at, nil, fmt.Errorf("--store: %w", err)
+		}
+		return at, nil, nil
+	}
+	return config.Place{Path: strings.TrimPrefix(o.Store, "sqlite:")}, nil, nil
 }
 
 // Ops is an operator's hand on operations. Close it when done.
@@ -45,21 +68,16 @@ type Ops struct {
 }
 
 // OpenOps makes ready to work on operations.
-func OpenOps(o OpsOptions) (*Ops, error) {
-	path := o.Store
+func OpenOps(ctx context.Context, o OpsOptions) (*Ops, error) {
 	retention, tombstone := unavez.DefaultRetention, unavez.DefaultTombstone
-	switch {
-	case o.Store != "" && o.Config != "":
-		return nil, errors.New("--store and --config name two stores: give one")
-	case o.Config != "":
-		l, err := read(o.Config, &Options{})
-		if err != nil {
-			return nil, err
-		}
-		path = l.config.Path
-		retention, tombstone = longestKept(l.config)
+	at, c, err := o.place()
+	if err != nil {
+		return nil, err
 	}
-	if path == "" {
+	if c != nil {
+		retention, tombstone = longestKept(c)
+	}
+	if at == (config.Place{}) {
 		base := o.Admin
 		if base == "" {
 			base = DefaultAdmin
@@ -77,11 +95,12 @@ func OpenOps(o OpsOptions) (*Ops, error) {
 		}
 		return &Ops{client: client, base: strings.TrimSuffix(base, "/"), token: o.Token, close: func() error { return nil }}, nil
 	}
-	path = strings.TrimPrefix(path, "sqlite:")
-	if _, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("store: %w", err)
+	if at.Path != "" {
+		if _, err := os.Stat(at.Path); err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
 	}
-	s, err := openStorage(path)
+	s, err := openStorage(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +155,7 @@ func (o *Ops) call(ctx context.Context, method, path string, in, out any) error 
 	}
 	resp, err := o.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("%w\nis the server running? --store FILE opens its store directly", err)
+		return fmt.Errorf("%w\nis the server running? --config FILE or --store STORE opens its store directly", err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
@@ -275,22 +294,22 @@ func operationPath(name string) (string, error) {
 	return "/api/operations/" + key.String(), nil
 }
 
-// Migrate opens a store and brings its tables to this version.
-func Migrate(o OpsOptions) (path string, err error) {
-	path = strings.TrimPrefix(o.Store, "sqlite:")
-	if o.Config != "" {
-		l, err := read(o.Config, &Options{})
-		if err != nil {
-			return "", err
-		}
-		path = l.config.Path
-	}
-	if path == "" {
-		return "", errors.New("no store named")
-	}
-	s, err := openStorage(path)
+// Migrate opens a store and brings its tables to this version. The name is what
+// may be shown of where it is.
+func Migrate(ctx context.Context, o OpsOptions) (name string, err error) {
+	at, _, err := o.place()
 	if err != nil {
 		return "", err
 	}
-	return path, s.close()
+	switch {
+	case !at.URL.Empty():
+		return migratePostgres(ctx, at.URL)
+	case at.Path == "":
+		return "", errors.New("no store named (give --config FILE or --store STORE)")
+	}
+	s, err := openSQLite(at.Path)
+	if err != nil {
+		return "", err
+	}
+	return at.Path, s.close()
 }

@@ -80,7 +80,7 @@ func TestAHeldUnknownOperationIsSettledByAPerson(t *testing.T) {
 			}
 			b.app.set("/orders", nil)
 
-			ops, err := OpenOps(OpsOptions{Admin: b.admin})
+			ops, err := OpenOps(t.Context(), OpsOptions{Admin: b.admin})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -356,12 +356,12 @@ func TestAPrivateUpstreamIsRefusedWhenConnectingToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Outbound.Prefixes = nil // as where a name leads to a private address
-	s, err := openStorage(filepath.Join(t.TempDir(), "x.db"))
+	s, err := openSQLite(filepath.Join(t.TempDir(), "x.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.close()
-	engine, err := unavez.New(s.store, &unavez.Options{SingleTenant: true})
+	engine, err := s.engine(&unavez.Options{SingleTenant: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -178,7 +178,8 @@ func (p *process) unchangeable(next *loaded) error {
 			faults = append(faults, config.Fault{Field: field, Text: "cannot change while running: restart to take it over"})
 		}
 	}
-	fault("store", old.Path == c.Path)
+	fault("store", old.Store == c.Store)
+	fault("lease", old.Lease == c.Lease)
 	fault("listen", old.Listen == c.Listen)
 	fault("admin.listen", old.Admin.Listen == c.Admin.Listen)
 	fault("log.format", old.Log.Format == c.Log.Format)

@@ -50,6 +50,7 @@ type process struct {
 	started   *config.Config // what cannot change
 	site      atomic.Pointer[site]
 	storage   *storage
+	lease     *fastLease // nil without one
 	listeners struct{ requests, admin *framing.Listener }
 	level     *slog.LevelVar
 	stopping  atomic.Bool
@@ -79,7 +80,7 @@ func Serve(ctx context.Context, o Options) error {
 func (p *process) open(ctx context.Context, loaded *loaded) error {
 	c := loaded.config
 	var err error
-	if p.storage, err = openStorage(c.Path); err != nil {
+	if p.storage, err = openStorage(ctx, c.Place); err != nil {
 		return err
 	}
 	p.operations, p.suspects = p.storage.store, newSuspects()
@@ -90,8 +91,17 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 		Version: p.opts.Version,
 	})
 	// Each route bounds its own operations; who is calling is the edge's affair.
-	p.engine, err = unavez.New(p.storage.store, &unavez.Options{SingleTenant: true, Observe: p.metrics.Engine})
-	if err != nil {
+	o := &unavez.Options{SingleTenant: true, Observe: p.metrics.Engine}
+	if !c.Lease.Empty() {
+		if p.lease, err = openLease(ctx, c.Lease, p.log); p.lease == nil {
+			return err
+		}
+		if err != nil {
+			p.metrics.LeaserFailed()
+		}
+		o.Leaser = p.lease
+	}
+	if p.engine, err = p.storage.engine(o); err != nil {
 		return err
 	}
 	if p.listeners.requests, err = listen(ctx, "listen", c.Listen, c.Limits.Connections, c.Limits.IdleTimeout); err != nil {
@@ -237,7 +247,7 @@ func longestKept(c *config.Config) (retention, tombstone time.Duration) {
 func (p *process) announce(l *loaded) {
 	requests, operators := p.listeners.requests.Addr().String(), p.listeners.admin.Addr().String()
 	if l.example {
-		exampleLines(p.opts.Out, requests, operators, l.config.Path)
+		exampleLines(p.opts.Out, requests, operators, l.config.Place.Path)
 	}
 	p.log.Info("listening", "requests", requests, "admin", operators, "version", p.opts.Version, "configuration", l.name)
 	if p.opts.Started != nil {
@@ -264,6 +274,9 @@ func (p *process) close(ctx context.Context) error {
 		defer cancel()
 		// A second call: what has not ended by now is left to the next start.
 		_ = p.engine.Close(ended)
+	}
+	if p.lease != nil {
+		faults = append(faults, p.lease.Close())
 	}
 	if p.storage != nil {
 		faults = append(faults, p.storage.close())

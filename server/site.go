@@ -1,7 +1,6 @@
 package server
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -39,7 +38,7 @@ type routeProbe struct {
 
 // parts are what every site of a process shares.
 type parts struct {
-	engine     *unavez.Engine[*sql.Tx]
+	engine     engine
 	operations store.Operations
 	metrics    *observe.Metrics
 	log        *slog.Logger
@@ -96,7 +95,7 @@ func register(mux *http.ServeMux, pattern string, handler http.Handler) {
 }
 
 // newProxy makes the proxy of one route.
-func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, client *http.Client, transport *http.Transport, p *parts) (*httpkey.Proxy[*sql.Tx], *probe.Asker, error) {
+func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, client *http.Client, transport *http.Transport, p *parts) (proxy, *probe.Asker, error) {
 	o := &httpkey.ProxyOptions{
 		Options: httpkey.Options{
 			SingleTenant:  c.Auth.SingleTenant,
@@ -175,8 +174,8 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 			p.suspects.add(key, route.Route)
 		}
 	}
-	proxy, err := httpkey.NewProxy(p.engine, scope, route.Target, o)
-	return proxy, asker, err
+	made, err := p.engine.proxy(scope, route.Target, o)
+	return made, asker, err
 }
 
 // access writes the one line of a keyed request. It names the operation by its

@@ -1,32 +1,82 @@
 package server
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 
 	modernc "modernc.org/sqlite"
 
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/server/internal/config"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
 )
 
-// storage is the open store of a process.
+// storage is the open store of a process, whichever database that is.
 type storage struct {
-	db    *sql.DB
-	store *sqlite.Store
+	store interface {
+		store.Operations
+		store.Upkeep
+	}
+	// engine makes the engine over it.
+	engine func(*unavez.Options) (engine, error)
+	db     *sql.DB // of SQLite, for the built-in example
+	close  func() error
 }
 
-var (
-	_ store.Operations = (*sqlite.Store)(nil)
-	_ store.Upkeep     = (*sqlite.Store)(nil)
-)
+// engine is an unavez.Engine, whatever its transactions are.
+type engine interface {
+	// proxy makes a proxy in front of an upstream.
+	proxy(scope httpkey.ScopeFunc, upstream *url.URL, o *httpkey.ProxyOptions) (proxy, error)
+	Close(ctx context.Context) error
+}
 
-// openStorage opens the file, makes it where it is missing, and brings its
+// proxy is an httpkey.Proxy, whatever its transactions are.
+type proxy interface {
+	http.Handler
+	Close()
+}
+
+// engineOf is the engine over a store whose transactions are Tx.
+type engineOf[Tx any] struct{ *unavez.Engine[Tx] }
+
+func (e engineOf[Tx]) proxy(scope httpkey.ScopeFunc, upstream *url.URL, o *httpkey.ProxyOptions) (proxy, error) {
+	p, err := httpkey.NewProxy(e.Engine, scope, upstream, o)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// engineFor makes engines over a ledger.
+func engineFor[Tx any](ledger store.Ledger[Tx]) func(*unavez.Options) (engine, error) {
+	return func(o *unavez.Options) (engine, error) {
+		e, err := unavez.New(ledger, o)
+		if err != nil {
+			return nil, err
+		}
+		return engineOf[Tx]{e}, nil
+	}
+}
+
+// openStorage opens the store that a configuration names.
+func openStorage(ctx context.Context, at config.Place) (*storage, error) {
+	if at.Path == "" {
+		return openPostgres(ctx, at.URL)
+	}
+	return openSQLite(at.Path)
+}
+
+// openSQLite opens the file, makes it where it is missing, and brings its
 // tables to this version.
-func openStorage(path string) (*storage, error) {
+func openSQLite(path string) (*storage, error) {
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("store sqlite:%s: the folder %s does not exist (make it, or name another path)", path, filepath.Dir(path))
 	}
@@ -41,7 +91,7 @@ func openStorage(path string) (*storage, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store sqlite:%s: %w", path, err), db.Close())
 	}
-	return &storage{db: db, store: s}, nil
+	return &storage{store: s, engine: engineFor(s), db: db, close: db.Close}, nil
 }
 
 // fdatasync makes the driver commit with fdatasync(2) where there is one, as
@@ -52,5 +102,3 @@ func fdatasync() error {
 	}
 	return nil
 }
-
-func (s *storage) close() error { return s.db.Close() }

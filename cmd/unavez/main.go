@@ -184,29 +184,43 @@ a fault.`,
 
 func migrateCommand() *cobra.Command {
 	var o server.OpsOptions
+	var roles bool
 	c := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a store to this version",
-		Long: `Migrate opens the store and brings its tables to this version. Serve does so by
-itself; this is for doing it at a time of one's own.`,
-		Example: "  unavez migrate --config unavez.yaml\n  unavez migrate --store unavez.db",
+		Long: `Migrate opens the store and brings its tables to this version.
+
+In PostgreSQL it makes and changes the schema unavez, which serve never does: run
+it before a new version serves. Several may run at once. A file of SQLite is
+brought up to date by serve itself; this is for doing it at a time of one's own.
+
+In PostgreSQL two roles can be kept apart: unavez_migrate owns the schema,
+unavez_app runs. --roles prints the SQL that makes them, with the grants.`,
+		Example: "  unavez migrate --config unavez.yaml\n  unavez migrate --store unavez.db\n  unavez migrate --roles | psql postgres://postgres@db/shop",
 		Args:    usage(cobra.NoArgs),
-		RunE: func(*cobra.Command, []string) error {
-			path, err := server.Migrate(o)
+		RunE: func(c *cobra.Command, _ []string) error {
+			if roles {
+				fmt.Print(server.Roles())
+				return nil
+			}
+			name, err := server.Migrate(c.Context(), o)
 			if err != nil {
 				return err
 			}
-			fmt.Printf("%s is of this version\n", path)
+			fmt.Printf("%s is of this version\n", name)
 			return nil
 		},
 	}
 	storeFlags(c, &o)
+	c.Flags().BoolVar(&roles, "roles", false, "print the SQL that makes the roles of PostgreSQL, and open nothing")
+	c.MarkFlagsMutuallyExclusive("roles", "config")
+	c.MarkFlagsMutuallyExclusive("roles", "store")
 	return c
 }
 
 func storeFlags(c *cobra.Command, o *server.OpsOptions) {
 	c.PersistentFlags().StringVar(&o.Config, "config", "", "configuration whose store is opened directly")
-	c.PersistentFlags().StringVar(&o.Store, "store", "", "file of the store, opened directly")
+	c.PersistentFlags().StringVar(&o.Store, "store", "", "file of SQLite or URL of PostgreSQL, opened directly")
 	c.MarkFlagsMutuallyExclusive("config", "store")
 }
 

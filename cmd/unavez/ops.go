@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ type reach struct {
 	json      bool
 }
 
-func (r *reach) open() (*server.Ops, error) {
+func (r *reach) open(ctx context.Context) (*server.Ops, error) {
 	r.Token = os.Getenv(tokenVariable)
 	if r.tokenFile != "" {
 		b, err := os.ReadFile(r.tokenFile)
@@ -32,12 +33,12 @@ func (r *reach) open() (*server.Ops, error) {
 		}
 		r.Token = strings.TrimSpace(string(b))
 	}
-	return server.OpenOps(r.OpsOptions)
+	return server.OpenOps(ctx, r.OpsOptions)
 }
 
 // with runs a command on operations and closes them.
-func (r *reach) with(do func(*server.Ops) error) error {
-	ops, err := r.open()
+func (r *reach) with(ctx context.Context, do func(*server.Ops) error) error {
+	ops, err := r.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func listCommand(r *reach) *cobra.Command {
 			if l.Limit < 1 {
 				return errUsage{errors.New("--limit: want 1 or more")}
 			}
-			return r.with(func(o *server.Ops) error { return o.List(c.Context(), os.Stdout, r.json, l) })
+			return r.with(c.Context(), func(o *server.Ops) error { return o.List(c.Context(), os.Stdout, r.json, l) })
 		},
 	}
 	c.Flags().StringSliceVar(&l.States, "state", nil, "processing, retryable, parked, unknown, dead, completed or discarded")
@@ -110,7 +111,7 @@ tenant and principal are empty: /http//order-1.`,
 		Example: "  unavez ops show 5f0c…\n  unavez ops show /http//order-1",
 		Args:    usage(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
-			return r.with(func(o *server.Ops) error { return o.Show(c.Context(), os.Stdout, r.json, args[0]) })
+			return r.with(c.Context(), func(o *server.Ops) error { return o.Show(c.Context(), os.Stdout, r.json, args[0]) })
 		},
 	}
 }
@@ -154,7 +155,7 @@ func actionCommand(r *reach, action, short, long string) *cobra.Command {
 			if err := decide(&d); err != nil {
 				return err
 			}
-			return r.with(func(o *server.Ops) error { return o.Act(c.Context(), os.Stdout, r.json, args[0], d) })
+			return r.with(c.Context(), func(o *server.Ops) error { return o.Act(c.Context(), os.Stdout, r.json, args[0], d) })
 		},
 	}
 	decisionFlags(c, &d)
@@ -183,7 +184,7 @@ request gets the answer that is given here.`,
 			if d.Body, err = content(body); err != nil {
 				return err
 			}
-			return r.with(func(o *server.Ops) error { return o.Act(c.Context(), os.Stdout, r.json, args[0], d) })
+			return r.with(c.Context(), func(o *server.Ops) error { return o.Act(c.Context(), os.Stdout, r.json, args[0], d) })
 		},
 	}
 	decisionFlags(c, &d)

@@ -62,24 +62,18 @@ func (c *checker) all() {
 	c.patterns()
 }
 
-// store checks where operations are kept. The value may hold a password, so no
-// message shows it.
+// store checks where operations are kept, and the lease in front. The values
+// may hold a password, so no message shows them.
 func (c *checker) store() {
-	value := c.config.Store.Reveal()
-	scheme, rest, _ := strings.Cut(value, ":")
-	switch {
-	case value == "":
-		c.fault("store", "missing (write store: sqlite:unavez.db)")
-	case scheme == "postgres" || scheme == "postgresql":
-		c.fault("store", "PostgreSQL comes with unavez 0.2; this version keeps operations in SQLite (write sqlite:unavez.db)")
-	case scheme != "sqlite":
-		c.fault("store", "not a store of this version (write sqlite:unavez.db)")
-	case rest == "" || rest == ":memory:" || strings.Contains(rest, "?"):
-		c.fault("store", "sqlite: needs the path of a file (write sqlite:unavez.db)")
+	var err error
+	if c.config.Place, err = ParsePlace(c.config.Store.Reveal()); err != nil {
+		c.fault("store", "%v", err)
 	}
-	c.config.Path = rest
-	if !c.config.Lease.Empty() {
-		c.fault("lease", "this build has no Redis; leave the field out, the store keeps the leases itself")
+	if c.config.Lease.Empty() {
+		return
+	}
+	if err := checkLease(c.config.Lease); err != nil {
+		c.fault("lease", "%v", err)
 	}
 }
 

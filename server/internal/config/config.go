@@ -14,9 +14,10 @@ type Size int64
 
 // Config is a whole configuration with its defaults filled in.
 type Config struct {
-	// Store is where operations are kept: sqlite:PATH.
+	// Store is where operations are kept: sqlite:PATH, or the URL of a
+	// PostgreSQL database.
 	Store Secret `yaml:"store"`
-	// Lease is a fast lease in front of the store; none in this build.
+	// Lease is the URL of a Redis in front of the store; empty means none.
 	Lease Secret `yaml:"lease"`
 	// Listen is the address for requests.
 	Listen string `yaml:"listen"`
@@ -35,8 +36,8 @@ type Config struct {
 	// DocsURL is the base of the links in error answers.
 	DocsURL string `yaml:"docs_url"`
 
-	// Path of the store's file, taken from Store.
-	Path string
+	// Place is Store, parsed.
+	Place Place
 }
 
 // Admin is the listener for operators.

@@ -78,8 +78,8 @@ func TestAFullConfigurationIsReadAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Path != "unavez.db" || c.Admin.Token.Reveal() != "an-admin-token-canary" || len(c.Outbound.Prefixes) != 2 {
-		t.Errorf("store %q, admin token %d bytes, %d ranges", c.Path, len(c.Admin.Token.Reveal()), len(c.Outbound.Prefixes))
+	if c.Place.Path != "unavez.db" || c.Admin.Token.Reveal() != "an-admin-token-canary" || len(c.Outbound.Prefixes) != 2 {
+		t.Errorf("store %q, admin token %d bytes, %d ranges", c.Place.Path, len(c.Admin.Token.Reveal()), len(c.Outbound.Prefixes))
 	}
 	r := c.HTTP[1]
 	if r.Retention != 7*24*time.Hour || r.RequestLimit != 64<<10 || r.Methods[0] != "POST" || r.CORS.MaxAge != time.Hour {
@@ -103,8 +103,31 @@ func TestFaultsOfSingleFields(t *testing.T) {
 		{"store without a path", "sqlite:x.db", `"sqlite:"`, "needs the path"},
 		{"store in memory", "sqlite:x.db", `"sqlite::memory:"`, "needs the path"},
 		{"store of another kind", "sqlite:x.db", "mysql://x", "not a store of this version"},
-		{"PostgreSQL names its version", "sqlite:x.db", "postgres://x", "comes with unavez 0.2"},
-		{"lease", "store:", "lease: redis://x\nstore:", "this build has no Redis"},
+		{"PostgreSQL", "sqlite:x.db", "postgres://app:canary@db.internal:5433/shop?sslmode=require&pool_max_conns=8", ""},
+		{"PostgreSQL on a socket", "sqlite:x.db", "postgres:///shop?host=/run/postgresql", ""},
+		{"PostgreSQL on several hosts", "sqlite:x.db", "postgres://app:canary@a:5432,b:5432/shop?target_session_attrs=read-write", ""},
+		{"PostgreSQL without slashes", "sqlite:x.db", `"postgres:shop"`, "not a PostgreSQL URL (write postgres://"},
+		{"PostgreSQL without a database", "sqlite:x.db", "postgres://app:canary@db", "store: no database"},
+		{"PostgreSQL without a host", "sqlite:x.db", "postgres:///shop", "store: no host"},
+		{"PostgreSQL, @ in the password", "sqlite:x.db", "postgres://app:can@ary@db/shop", "percent-encode"},
+		{"PostgreSQL, / in the password", "sqlite:x.db", "postgres://app:12/canary@db/shop", "percent-encode"},
+		{"PostgreSQL, ? in the password", "sqlite:x.db", "postgres://app:12?canary@db/shop", "percent-encode"},
+		{"PostgreSQL, # in the password", "sqlite:x.db", `'postgres://app:12#canary@db/shop'`, "percent-encode"},
+		{"PostgreSQL, no port", "sqlite:x.db", "postgres://app:canary@db:x/shop", "not a PostgreSQL URL"},
+		{"PostgreSQL, sslmode", "sqlite:x.db", "postgres://app:canary@db/shop?sslmode=on", "sslmode"},
+		{"PostgreSQL, misspelt parameter", "sqlite:x.db", "postgres://app:canary@db/shop?sslmod=require", "did you mean sslmode?"},
+		{"PostgreSQL, a number", "sqlite:x.db", "postgres://app:canary@db/shop?pool_max_conns=many", "pool_max_conns"},
+		{"PostgreSQL, too many connections", "sqlite:x.db", "postgres://app:canary@db/shop?pool_max_conns=5000", "want 1 to 1000"},
+		{"Redis", "store:", "lease: redis://:canary@x:6380/2\nstore:", ""},
+		{"Redis with TLS", "store:", "lease: rediss://user:canary@x\nstore:", ""},
+		{"Redis behind Sentinel", "store:", "lease: redis://a:26379?master_name=m&addr=b:26379\nstore:", ""},
+		{"Redis Cluster", "store:", "lease: redis://a:6379?addr=b:6379\nstore:", ""},
+		{"Redis without its scheme", "store:", "lease: localhost:6379\nstore:", "lease: not a Redis"},
+		{"Redis without a host", "store:", "lease: redis://\nstore:", "lease: no host"},
+		{"Redis, / in the password", "store:", "lease: redis://:12/canary@x\nstore:", "lease: no host"},
+		{"Redis, ? in the password", "store:", "lease: redis://a:12?canary@x\nstore:", "percent-encode"},
+		{"Redis, no database number", "store:", "lease: redis://:canary@x/shop\nstore:", "invalid database number"},
+		{"Redis, a limit that is ours", "store:", "lease: redis://:canary@x?read_timeout=1s\nstore:", "read_timeout: not taken"},
 		{"a variable fills in", "sqlite:x.db", "${STORE}", ""},
 		{"a variable cannot name another", "sqlite:x.db", "${NESTED}", "not a store"},
 		{"a variable cannot change the structure", "POST /orders", `"${YAML}"`, "http[0].route"},
@@ -212,7 +235,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil && (!errors.As(err, &faults) || len(faults) == 0) {
 			t.Fatalf("an error without faults: %v", err)
 		}
-		if err == nil && (c.Path == "" || len(c.HTTP) == 0) {
+		if err == nil && (c.Place.Path == "" && c.Place.URL.Empty() || len(c.HTTP) == 0) {
 			t.Fatalf("accepted: %+v", c)
 		}
 	})

@@ -23,6 +23,7 @@ type Metrics struct {
 	completed, claims, replays, mismatches, inFlight prometheus.Counter
 	leaseLost, unknown, conflicts, rolledBack        prometheus.Counter
 	purged, expired, dead, reloads, reloadFaults     prometheus.Counter
+	leaserFailed                                     prometheus.Counter
 	duplicates, probed, problems, actions            *prometheus.CounterVec
 	duration                                         *prometheus.HistogramVec
 }
@@ -64,6 +65,7 @@ func NewMetrics(g Gauges) *Metrics {
 	m.rolledBack = counter("unavez_rolled_back_total", "Attempts that were rolled back or never started; the key is free.")
 	m.purged = counter("unavez_purged_total", "Rows forgotten after their retention.")
 	m.expired = counter("unavez_expired_total", "Attempts whose worker was gone when their lease ended.")
+	m.leaserFailed = counter("unavez_leaser_failed_total", "Times that the lease in front of the store failed and the store decided alone.")
 	m.dead = counter("unavez_dead_total", "Requests for operations that need a person.")
 	m.reloads = counter("unavez_reloads_total", "Configurations that were taken over while running.")
 	m.reloadFaults = counter("unavez_reload_faults_total", "Configurations that were refused while running.")
@@ -129,6 +131,8 @@ func (m *Metrics) Engine(o unavez.Observation) {
 		m.leaseLost.Inc()
 	case unavez.SawUnknown:
 		m.unknown.Inc()
+	case unavez.SawLeaserFailed:
+		m.leaserFailed.Inc()
 	}
 }
 
@@ -201,6 +205,9 @@ func (m *Metrics) Purged(n int) { m.purged.Add(float64(n)) }
 
 // Expired counts attempts whose worker was gone.
 func (m *Metrics) Expired(n int) { m.expired.Add(float64(n)) }
+
+// LeaserFailed counts a failure of the lease that no engine saw.
+func (m *Metrics) LeaserFailed() { m.leaserFailed.Inc() }
 
 // Acted counts a decision about an operation, or that it came too late.
 func (m *Metrics) Acted(action string, conflict bool) {

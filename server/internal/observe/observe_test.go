@@ -37,7 +37,7 @@ func TestEverythingThatHappensIsCounted(t *testing.T) {
 		},
 		Refused: func() float64 { return 4 }, Open: func() float64 { return 5 }, Version: "v1",
 	})
-	for _, what := range []string{unavez.SawCompleted, unavez.SawClaimed, unavez.SawTakenOver, unavez.SawRolledBack, unavez.SawLeaseLost, unavez.SawUnknown} {
+	for _, what := range []string{unavez.SawCompleted, unavez.SawClaimed, unavez.SawTakenOver, unavez.SawRolledBack, unavez.SawLeaseLost, unavez.SawUnknown, unavez.SawLeaserFailed} {
 		m.Engine(unavez.Observation{What: what})
 	}
 	for _, kind := range []string{httpkey.SawCompleted, httpkey.SawReplayed, httpkey.SawRolledBack, string(unavez.CodeInFlight), string(unavez.CodeMismatch), string(unavez.CodeDead), httpkey.TypeKeyMissing} {
@@ -51,6 +51,7 @@ func TestEverythingThatHappensIsCounted(t *testing.T) {
 	if d := Duplicate(httpkey.Observation{Type: string(unavez.CodeUnknown), Err: lost}); d != "" {
 		t.Errorf("the request whose answer was lost is a duplicate %q", d)
 	}
+	m.LeaserFailed()
 	m.Probed(unavez.Done, nil)
 	m.Probed(unavez.NotDone, nil)
 	m.Probed(unavez.CannotTell, nil)
@@ -64,7 +65,7 @@ func TestEverythingThatHappensIsCounted(t *testing.T) {
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, line := range []string{
-		"unavez_completed_total 1", "unavez_claims_total 2", "unavez_rolled_back_total 1", "unavez_lease_lost_total 1", "unavez_unknown_total 1",
+		"unavez_completed_total 1", "unavez_claims_total 2", "unavez_rolled_back_total 1", "unavez_lease_lost_total 1", "unavez_leaser_failed_total 2", "unavez_unknown_total 1",
 		"unavez_replays_total 1", "unavez_in_flight_total 1", "unavez_mismatches_total 1", "unavez_dead_total 1",
 		`unavez_duplicates_total{duplicate="in_flight"} 1`, `unavez_duplicates_total{duplicate="after"} 2`, `unavez_problems_total{type="key-missing"} 1`,
 		`unavez_probed_total{verdict="done"} 1`, `unavez_probed_total{verdict="not_done"} 1`, `unavez_probed_total{verdict="cannot_tell"} 1`, `unavez_probed_total{verdict="error"} 1`,
