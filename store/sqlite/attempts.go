@@ -30,16 +30,17 @@ func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, s
 	if l == nil {
 		return nil, store.Verdict{State: store.Processing}, nil
 	}
-	defer l.release()
 	f, err := s.find(ctx, claim.Key)
 	if err != nil {
+		l.release()
 		return nil, store.Verdict{}, err
 	}
 	if !f.open(claim.From) && !f.lapsed {
+		l.release()
 		return nil, f.verdict, nil // a duplicate does not ask for the writer
 	}
 	var made *store.Attempt
-	err = s.write(ctx, func(r *raw) (err error) {
+	err = s.c.writer.write(ctx, l, func(r *raw) (err error) {
 		if f, err = find(r, claim.Key); err != nil {
 			return err
 		}

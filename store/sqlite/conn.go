@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -30,8 +31,8 @@ var (
 	_ driver.StmtQueryContext   = (*stmt)(nil)
 )
 
-// handed carries an engine's unit through database/sql to BeginTx, and asked a
-// Join's question through a transaction to its unit.
+// handed is the name of an engine's unit on its way through database/sql to
+// BeginTx, asked that of a Join's question through a transaction to its unit.
 type (
 	handed struct{}
 	asked  struct{}
@@ -79,6 +80,8 @@ func (r *raw) try(sql string) error {
 }
 
 func (u *unit) try(ctx context.Context, sql string) error {
+	u.calls.Add(1)
+	defer u.calls.Add(-1)
 	if err := u.enter(ctx); err != nil {
 		return err
 	}
@@ -89,7 +92,7 @@ func (u *unit) try(ctx context.Context, sql string) error {
 // Close implements driver.Conn.
 func (c *conn) Close() error {
 	if c.unit != nil {
-		c.unit.rollback(errClosed())
+		c.unit.rollback(context.Background(), errClosed())
 	}
 	c.endReader()
 	return nil
@@ -178,18 +181,29 @@ func (c *conn) allowed(t text) error {
 	return t.refused
 }
 
-// disown rolls the unit back because its handler has ended it.
-func (u *unit) disown(cause error) {
+// disown rolls the unit back because its handler has ended it. The handler may
+// still do things: the operation's lock is kept until the engine ends the unit.
+// False when the engine was first.
+func (u *unit) disown(cause error) bool {
 	u.w.mu.Lock()
-	u.foreign = true
+	ending := u.ending
+	u.foreign = !ending
 	u.w.mu.Unlock()
-	u.rollback(cause)
+	if !ending && !u.quit(cause) {
+		u.w.use.lock()
+		u.back(cause)
+	}
+	return !ending
 }
 
 // ExecContext implements driver.ExecerContext.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	if query == askText {
 		if q, ok := ctx.Value(asked{}).(*question); ok {
+			if c.unit != nil {
+				c.unit.calls.Add(1)
+				defer c.unit.calls.Add(-1)
+			}
 			q.do(c.unit)
 			return driver.ResultNoRows, nil
 		}
@@ -319,35 +333,38 @@ type tx struct {
 func (t *tx) Commit() error {
 	c, u := t.c, t.unit
 	c.unit = nil
-	if u == nil {
+	switch {
+	case u == nil:
 		c.endReader()
 		return nil
-	}
-	if u.kind == unitHandler && !u.ordered() {
-		return t.disown()
+	case u.kind == unitHandler:
+		if !u.disown(endedByHandler()) {
+			return sql.ErrTxDone
+		}
+		return endedByHandler()
 	}
 	return u.commit(context.Background())
 }
 
-// Rollback implements driver.Tx.
+// Rollback implements driver.Tx. The engine calls it for a unit that has ended.
 func (t *tx) Rollback() error {
 	c, u := t.c, t.unit
 	c.unit = nil
-	if u == nil {
+	switch {
+	case u == nil:
 		c.endReader()
-		return nil
+	case u.kind == unitHandler:
+		if u.disown(endedByHandler()) {
+			return endedByHandler()
+		}
+	default:
+		u.rollback(context.Background(), &fault{kind: store.ErrAborted, text: "transaction has been rolled back"})
 	}
-	if u.kind == unitHandler && !u.ordered() {
-		return t.disown()
-	}
-	u.rollback(&fault{kind: store.ErrAborted, text: "transaction has been rolled back"})
 	return nil
 }
 
-func (t *tx) disown() error {
-	err := &fault{kind: store.ErrForeignCommit, text: "transaction ended by its handler"}
-	t.unit.disown(err)
-	return err
+func endedByHandler() error {
+	return &fault{kind: store.ErrForeignCommit, text: "transaction ended by its handler"}
 }
 
 // order allows the end of a handler's unit; false when the handler was first.
@@ -357,13 +374,6 @@ func (u *unit) order() bool {
 	if !u.foreign {
 		u.ending = true
 	}
-	return u.ending
-}
-
-// ordered reports whether the engine has ordered the end.
-func (u *unit) ordered() bool {
-	u.w.mu.Lock()
-	defer u.w.mu.Unlock()
 	return u.ending
 }
 

@@ -41,6 +41,9 @@
 //
 // What a handler does before its first statement runs outside the writer, beside
 // others. From then until its end it holds the turn and has Options.HandlerLimit.
+// Rows that it leaves open are closed at its end, and do not stand against it; a
+// Scan into sql.RawBytes whose rows are never closed leaves a goroutine and a
+// connection of database/sql behind, until they are.
 // The unit that ends with nobody waiting commits the group for all, on its own
 // goroutine; so a lone caller goes at once, and whoever arrives during the sync
 // makes up the next group.

@@ -2,8 +2,9 @@ package sqlite
 
 import "database/sql"
 
-// SetFault makes fn decide what goes wrong at the writer's steps: "begin",
-// "finish", "commit" (before it is sent) and "committed" (its answer is lost).
+// SetFault makes fn decide what goes wrong, or stops, at the writer's steps:
+// "begin", "statement" (of a transaction), "finish", "commit" (before it is
+// sent) and "committed" (its answer is lost).
 // Set it while nobody uses the database.
 func SetFault(db *sql.DB, fn func(step string) error) { inside(db).fault = fn }
 
@@ -13,8 +14,8 @@ type Stats struct{ Commits, Units, Taken int64 }
 // StatsOf reads the counters.
 func StatsOf(db *sql.DB) Stats {
 	w := &inside(db).writer
-	w.use.Lock()
-	defer w.use.Unlock()
+	w.use.lock()
+	defer w.use.unlock()
 	return Stats{w.stats.commits, w.stats.units, w.stats.taken}
 }
 

@@ -66,19 +66,19 @@ var _ store.Txn[*sql.Tx] = (*txn)(nil)
 
 func (t *txn) Tx() *sql.Tx { return t.tx }
 
-// Commit inserts the outcome, ends the unit and waits for its group. ctx is not
-// looked at: what is recorded here has happened.
-func (t *txn) Commit(_ context.Context, end store.End) (*store.Outcome, error) {
+// Commit inserts the outcome, ends the unit and waits for its group; ctx bounds
+// the waiting. database/sql is told afterwards: a handler can make its Commit
+// wait for ever, the unit's end depends on nobody.
+func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error) {
 	if t.ended {
 		return nil, &fault{kind: store.ErrAborted, text: "transaction has ended already"}
 	}
 	t.ended = true
-	foreign := &fault{kind: store.ErrForeignCommit, text: "transaction ended by its handler"}
+	defer t.tell()
 	u := t.unit
 	if !u.order() {
-		_ = t.tx.Rollback() // database/sql still has it open where a text ended it
 		u.unlock()
-		return nil, foreign
+		return nil, endedByHandler()
 	}
 	t.ending.end = end
 	var made *store.Outcome
@@ -89,30 +89,34 @@ func (t *txn) Commit(_ context.Context, end store.End) (*store.Outcome, error) {
 		made, err = t.ending.insert(r)
 		return err
 	}
-	err := t.tx.Commit()
-	if errors.Is(err, sql.ErrTxDone) {
-		u.rollback(foreign)
-		err = foreign
-	}
-	if err != nil {
+	if err := u.commit(ctx); err != nil {
 		return nil, err
 	}
 	return made, nil
 }
 
-// Rollback gives the unit up. ctx is not looked at.
-func (t *txn) Rollback(context.Context) error {
+// Rollback gives the unit up; ctx bounds the wait for a statement of it that
+// still runs.
+func (t *txn) Rollback(ctx context.Context) error {
 	if t.ended {
 		return nil
 	}
 	t.ended = true
+	defer t.tell()
 	t.unit.order()
-	err := t.tx.Rollback()
-	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, store.ErrForeignCommit) {
-		err = nil // its handler has rolled it back
+	t.unit.rollback(ctx, &fault{kind: store.ErrAborted, text: "transaction has been rolled back"})
+	return nil
+}
+
+// tell ends the *sql.Tx, of which only the shell is left. database/sql waits
+// for rows that the handler has left open, after a Scan into sql.RawBytes for
+// ever, and for statements that still run: then nobody waits with it.
+func (t *txn) tell() {
+	if t.unit.calls.Load() == 0 {
+		_ = t.tx.Rollback() // the unit has ended; there is nothing to roll back
+		return
 	}
-	t.unit.unlock()
-	return err
+	go func() { _ = t.tx.Rollback() }()
 }
 
 // Join takes the operation's lock for as long as the caller's transaction
@@ -178,9 +182,9 @@ func (s *Store) join(ctx context.Context, tx *sql.Tx, u *unit, gate store.Gate) 
 // what it has written itself. Before its first statement it does not ask for
 // the writer.
 func (u *unit) find(ctx context.Context, s *Store, key store.Key) (*found, error) {
-	u.w.use.Lock()
+	u.w.mu.Lock()
 	idle := u.state == unitIdle
-	u.w.use.Unlock()
+	u.w.mu.Unlock()
 	if idle {
 		return s.find(ctx, key)
 	}

@@ -234,8 +234,7 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 	if l == nil {
 		return fmt.Errorf("operation is in flight: %w", store.ErrConflict)
 	}
-	defer l.release()
-	return s.write(ctx, func(r *raw) error {
+	return s.c.writer.write(ctx, l, func(r *raw) error {
 		f, err := find(r, action.Key)
 		switch a := f.verdict.Attempt; {
 		case err != nil:

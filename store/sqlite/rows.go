@@ -114,8 +114,12 @@ func (r *rows) Close() error {
 		return classify(err)
 	}
 	w := r.unit.w
-	w.use.Lock()
-	defer w.use.Unlock()
+	defer r.unit.calls.Add(-1)
+	if r.unit.ended() {
+		return nil // closed with it
+	}
+	w.use.lock()
+	defer w.use.unlock()
 	r.unit.open = slices.DeleteFunc(r.unit.open, func(other *rows) bool { return other == r })
 	return classify(r.shut())
 }
@@ -136,12 +140,15 @@ func (r *rows) shut() error {
 // lock keeps the connection while a column's type is asked for; ok is false
 // when the rows are closed.
 func (r *rows) lock() (unlock func(), ok bool) {
-	if r.unit == nil {
+	switch {
+	case r.unit == nil:
 		return func() {}, !r.closed
+	case r.unit.ended():
+		return func() {}, false
 	}
-	use := &r.unit.w.use
-	use.Lock()
-	return use.Unlock, !r.closed
+	use := r.unit.w.use
+	use.lock()
+	return use.unlock, !r.closed
 }
 
 // ColumnTypeDatabaseTypeName passes on what the driver says.

@@ -91,7 +91,8 @@ func (s *Store) snapshot(ctx context.Context, fn func(r *raw) error) error {
 }
 
 // write runs fn as a unit, durable when write returns. ctx ends the wait for
-// the writer and nothing after it.
+// the writer, when nothing has happened, and the wait for the group's commit,
+// with store.ErrCommitUnknown.
 func (s *Store) write(ctx context.Context, fn func(r *raw) error) error {
-	return s.c.writer.write(ctx, fn)
+	return s.c.writer.write(ctx, nil, fn)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/unavez/unavez/store"
@@ -26,37 +27,43 @@ type unitState int
 
 const (
 	unitIdle    unitState = iota // has run no statement
+	unitWaiting                  // its first statement asks for the turn
 	unitRunning                  // has the turn
 	unitEnded                    // released, or undone with err
 )
 
 // unit is what one caller wants committed whole. Its statements come one after
-// another; only the timer of its limit comes from elsewhere. Fields below the
-// line are guarded by writer.use once the unit runs.
+// another, but its limit and the engine may end it at any time. Each group of
+// fields says what guards it; the first belongs to whoever makes the unit, and
+// then to the one who asks for the turn.
 type unit struct {
 	w        *writer
 	kind     unitKind
-	limit    time.Duration // from its first statement
-	deadline time.Time     // for all of it; set when it asks for its turn, where nothing bounds it before
-	patience time.Time     // for other workers; set when it asks for its turn
-	wake     chan struct{} // closed when its turn comes
-	opening  bool          // counted in writer.opening
+	limit    time.Duration      // from its first statement
+	deadline time.Time          // for all of it; set when it asks for its turn, where nothing bounds it before
+	patience time.Time          // for other workers; set when it asks for its turn
+	wake     chan struct{}      // closed when its turn comes
+	calls    atomic.Int32       // statements that run and rows that database/sql has open
+	finish   func(r *raw) error // what is done just before its end
+	locks    []*lock            // given back when it has ended
 
+	// writer.mu. A unit that runs changes its state with writer.use held too,
+	// so that either lock is enough to see that it runs.
 	state   unitState
-	err     error     // why it cannot go on
-	until   time.Time // its limit, while it runs
+	err     error         // why it cannot go on
+	asked   chan struct{} // closed when its wait is over; made by the first who wants to know
+	opening bool          // counted in writer.opening
+	foreign bool          // its handler has ended it
+	ending  bool          // the engine has ordered its end
+
+	// writer.use, once it runs.
+	until   time.Time // its limit
 	group   *group
 	open    []*rows
 	saved   bool  // its savepoint is set
 	writes  bool  // a statement that may write has run
 	changes int64 // of the connection before that
 	schema  bool  // it has changed the schema
-
-	foreign bool // its handler has ended it; guarded by writer.mu
-	ending  bool // the engine has ordered its end; guarded by writer.mu
-
-	finish func(r *raw) error // what is done just before its end
-	locks  []*lock            // given back when it has ended
 }
 
 func (w *writer) unit(kind unitKind) *unit {
@@ -75,63 +82,6 @@ func (u *unit) bound(limit time.Duration) {
 	}
 }
 
-// expect announces the unit, so that a group about to commit lets it come.
-func (u *unit) expect() {
-	u.w.mu.Lock()
-	defer u.w.mu.Unlock()
-	u.opening = true
-	u.w.opening++
-}
-
-// forgo takes back expect for a unit that ends without a statement.
-func (u *unit) forgo() {
-	u.w.mu.Lock()
-	defer u.w.mu.Unlock()
-	if u.opening {
-		u.opening = false
-		u.w.opening--
-	}
-}
-
-// start waits for the turn and begins the unit. ctx ends the wait only.
-func (u *unit) start(ctx context.Context) error {
-	w := u.w
-	if err := w.ask(ctx, u); err != nil {
-		return err
-	}
-	if u.kind == unitOwn {
-		w.flush()
-	}
-	if err := w.begin(ctx, u); err != nil {
-		w.pass(u)
-		return err
-	}
-	w.use.Lock()
-	var err error
-	switch {
-	case w.group == nil:
-		err = errClosed()
-	case u.kind != unitOwn && w.group.units > 0:
-		err = u.save()
-	}
-	if err != nil {
-		w.lose(err)
-		w.use.Unlock()
-		w.pass(u)
-		return classify(err)
-	}
-	now := time.Now()
-	u.group, u.state, u.until = w.group, unitRunning, now.Add(u.limit)
-	if u.deadline.Before(u.until) {
-		u.until = u.deadline
-	}
-	if u.kind != unitInternal {
-		w.timer.Reset(u.until.Sub(now))
-	}
-	w.use.Unlock()
-	return nil
-}
-
 // save sets the unit's savepoint. The first unit of a group needs none, since
 // nothing stands before it, unless its handler uses savepoints: left behind,
 // they would be in reach of the units after it.
@@ -142,41 +92,6 @@ func (u *unit) save() error {
 	_, err := u.w.raw.exec("SAVEPOINT " + savepoint)
 	u.saved = err == nil
 	return err
-}
-
-// enter makes the connection the unit's for one statement; leave gives it back.
-func (u *unit) enter(ctx context.Context) error {
-	u.w.use.Lock()
-	if u.state == unitIdle {
-		u.w.use.Unlock()
-		if err := u.start(ctx); err != nil {
-			return err
-		}
-		u.w.use.Lock()
-	}
-	if u.state == unitRunning && u.kind != unitInternal && !time.Now().Before(u.until) {
-		u.undo(u.overLimit())
-		u.w.use.Unlock()
-		u.w.pass(u)
-		u.w.use.Lock()
-	}
-	if u.err != nil || u.state != unitRunning {
-		err := u.err
-		if err == nil {
-			err = &fault{kind: store.ErrAborted, text: "unit has ended"}
-		}
-		u.w.use.Unlock()
-		return err
-	}
-	return nil
-}
-
-func (u *unit) leave() {
-	lost := u.state == unitEnded
-	u.w.use.Unlock()
-	if lost {
-		u.w.pass(u)
-	}
 }
 
 func (u *unit) overLimit() error {
@@ -198,18 +113,19 @@ func (u *unit) failed(err error) error {
 	}
 	if u.w.left() {
 		u.end()
-		u.err = classify(err)
-		if u.err == err {
-			u.err = &fault{kind: store.ErrAborted, text: "statement made SQLite roll the whole transaction back", cause: err}
+		told := classify(err)
+		if told == err {
+			told = &fault{kind: store.ErrAborted, text: "statement made SQLite roll the whole transaction back", cause: err}
 		}
-		u.state = unitEnded
+		u.stop(told)
 		u.w.lose(err)
-		return u.err
+		return told
 	}
 	if dooms(err) {
 		// The transaction is still there; what was done in the unit is not sure.
-		u.undo(classify(err))
-		return u.err
+		err = classify(err)
+		u.undo(err)
+		return err
 	}
 	return classify(err)
 }
@@ -219,7 +135,7 @@ func (u *unit) failed(err error) error {
 func (u *unit) undo(cause error) {
 	w := u.w
 	u.end()
-	u.err, u.state = cause, unitEnded
+	u.stop(cause)
 	if w.group != u.group || w.group == nil {
 		return
 	}
@@ -239,28 +155,62 @@ func (u *unit) undo(cause error) {
 	}
 }
 
-// end closes what the unit left open on the connection.
-func (u *unit) end() {
-	if u.kind != unitInternal {
-		u.w.timer.Stop()
-	}
+// shut closes the rows that the unit left open on the connection: while a
+// statement is in progress, SQLite neither releases nor commits what it wrote.
+func (u *unit) shut() {
 	for _, r := range u.open {
 		r.shut() // its statement gives no more rows; an error of it is of no use
 	}
 	u.open = nil
+}
+
+// end is what every end of a unit that ran has in common.
+func (u *unit) end() {
+	if u.kind != unitInternal {
+		u.w.timer.Stop()
+	}
+	u.shut()
 	if u.schema {
 		u.w.c.schema.Add(1)
 	}
 }
 
 // commit ends the unit and waits until its group is durable. Its locks are free
-// when it returns.
+// when it returns, unless ctx ends while it waits: then nobody knows yet, and
+// the locks are kept until the group's end.
 func (u *unit) commit(ctx context.Context) error {
-	defer u.unlock()
 	if err := u.enter(ctx); err != nil {
-		u.rollback(err)
+		u.rollback(ctx, err)
 		return err
 	}
+	g, err := u.release()
+	if err != nil {
+		u.unlock()
+		return err
+	}
+	select {
+	case <-g.done:
+	default:
+		select {
+		case <-g.done:
+		case <-ctx.Done():
+			if u.locks != nil {
+				go func() {
+					<-g.done
+					u.unlock()
+				}()
+			}
+			return &fault{kind: store.ErrCommitUnknown, text: "another unit of the group still runs a statement", cause: context.Cause(ctx)}
+		}
+	}
+	u.unlock()
+	return g.err
+}
+
+// release does what is left to do and makes the unit part of its group, between
+// enter and leave.
+func (u *unit) release() (*group, error) {
+	u.shut()
 	err := u.w.c.failing("finish")
 	if err == nil && u.finish != nil {
 		err = u.finish(u.w.raw)
@@ -270,45 +220,57 @@ func (u *unit) commit(ctx context.Context) error {
 			u.undo(err)
 		}
 		u.leave()
-		return err
+		return nil, err
 	}
 	if u.saved {
 		if _, err := u.w.raw.exec("RELEASE " + savepoint); err != nil {
 			// The savepoint is gone: something the text did not show has ended it.
+			foreign := &fault{kind: store.ErrForeignCommit, text: "unit's savepoint is gone", cause: err}
 			u.end()
-			u.err = &fault{kind: store.ErrForeignCommit, text: "unit's savepoint is gone", cause: err}
-			u.state = unitEnded
+			u.stop(foreign)
 			u.w.lose(err)
 			u.leave()
-			return u.err
+			return nil, foreign
 		}
 	}
 	u.end()
-	u.state = unitEnded
+	u.stop(nil)
 	g := u.group
 	g.units++
 	if u.kind == unitOwn {
-		u.w.use.Unlock()
+		u.w.use.unlock()
 		u.w.flush()
 		u.w.pass(u)
 	} else {
 		u.leave()
 	}
-	<-g.done
-	return g.err
+	return g, nil
 }
 
-// rollback gives the unit up.
-func (u *unit) rollback(cause error) {
-	defer u.unlock()
-	u.forgo()
-	u.w.use.Lock()
+// rollback gives the unit up and frees its locks. A statement of it that still
+// runs is waited for until ctx ends, and then without the caller.
+func (u *unit) rollback(ctx context.Context, cause error) {
+	if u.quit(cause) {
+		u.unlock()
+		return
+	}
+	if u.w.use.lockIn(ctx) {
+		u.back(cause)
+		u.unlock()
+		return
+	}
+	go func() {
+		u.w.use.lock()
+		u.back(cause)
+		u.unlock()
+	}()
+}
+
+// back rolls back a unit that ran, unless it has ended. The caller has locked
+// use, and back unlocks it.
+func (u *unit) back(cause error) {
 	if u.state != unitRunning {
-		if u.err == nil {
-			u.err = cause
-		}
-		u.state = unitEnded
-		u.w.use.Unlock()
+		u.w.use.unlock()
 		return
 	}
 	u.undo(cause)
@@ -358,13 +320,23 @@ func (u *unit) written() bool {
 	return err != nil || n != u.changes
 }
 
+// ready is called before a statement of the caller.
+func (u *unit) ready(t text) error {
+	if err := u.w.c.failing("statement"); err != nil {
+		return err
+	}
+	return u.note(t)
+}
+
 // exec runs a statement of the caller in the unit.
 func (u *unit) exec(ctx context.Context, sql string, t text, args []driver.NamedValue) (driver.Result, error) {
+	u.calls.Add(1)
+	defer u.calls.Add(-1)
 	if err := u.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer u.leave()
-	if err := u.note(t); err != nil {
+	if err := u.ready(t); err != nil {
 		return nil, u.failed(err)
 	}
 	// No statement of a unit sees a context that ends: interrupted, it would
@@ -377,12 +349,18 @@ func (u *unit) exec(ctx context.Context, sql string, t text, args []driver.Named
 }
 
 // query runs a statement of the caller that returns rows.
-func (u *unit) query(ctx context.Context, sql string, t text, args []driver.NamedValue) (driver.Rows, error) {
+func (u *unit) query(ctx context.Context, sql string, t text, args []driver.NamedValue) (_ driver.Rows, err error) {
+	u.calls.Add(1)
+	defer func() {
+		if err != nil {
+			u.calls.Add(-1) // else Close does
+		}
+	}()
 	if err := u.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer u.leave()
-	if err := u.note(t); err != nil {
+	if err := u.ready(t); err != nil {
 		return nil, u.failed(err)
 	}
 	inner, p, err := u.w.raw.queryArgs(context.Background(), sql, args)
@@ -394,9 +372,13 @@ func (u *unit) query(ctx context.Context, sql string, t text, args []driver.Name
 	return r, nil
 }
 
-// write runs fn as a unit of its own; it is durable when write returns nil.
-func (w *writer) write(ctx context.Context, fn func(r *raw) error) error {
+// write runs fn as a unit of its own; it is durable when write returns nil. The
+// unit gives the lock back, if there is one.
+func (w *writer) write(ctx context.Context, l *lock, fn func(r *raw) error) error {
 	u := w.unit(unitInternal)
+	if l != nil {
+		u.locks = append(u.locks, l)
+	}
 	u.finish = fn
 	return u.commit(ctx)
 }

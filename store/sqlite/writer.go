@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,9 +14,11 @@ import (
 
 // writer owns the one connection that writes and the queue in front of it.
 //
-// Two locks: mu for the queue, use for the connection. Who holds the turn is
-// who may begin and commit groups; use is held while the connection works, so
-// that the turn can be taken from a holder that is busy elsewhere.
+// Two locks: mu for the queue and the units' states, use for the connection. Who
+// holds the turn is who may begin and commit groups; use is held while the
+// connection works, so that the turn can be taken from a holder that is busy
+// elsewhere. A statement may keep use for long: whoever has neither the turn nor
+// a unit that runs does without it. mu is taken inside use, never the other way.
 type writer struct {
 	c *connector
 
@@ -24,7 +27,7 @@ type writer struct {
 	waiting []*unit // for the turn, first come first served
 	opening int     // units whose handler has run no statement yet
 
-	use   sync.Mutex
+	use   baton
 	raw   *raw
 	group *group
 	timer *time.Timer // of the running unit's limit
@@ -45,6 +48,7 @@ type group struct {
 
 func (w *writer) init(c *connector) {
 	w.c = c
+	w.use = make(baton, 1)
 	w.timer = time.AfterFunc(time.Hour, w.overdue)
 	w.timer.Stop()
 }
@@ -76,16 +80,18 @@ func (w *writer) ask(ctx context.Context, u *unit) error {
 // turn waits until u is the one who may use the writer.
 func (w *writer) turn(ctx context.Context, u *unit) error {
 	w.mu.Lock()
-	if u.opening {
-		u.opening = false
-		w.opening--
+	u.forgo()
+	if u.state == unitEnded {
+		defer w.mu.Unlock()
+		return u.over()
 	}
 	if w.holder == nil && len(w.waiting) == 0 {
 		w.holder = u
 		w.mu.Unlock()
 		return nil
 	}
-	u.wake = make(chan struct{})
+	wake := make(chan struct{})
+	u.wake = wake
 	w.waiting = append(w.waiting, u)
 	w.mu.Unlock()
 
@@ -93,7 +99,12 @@ func (w *writer) turn(ctx context.Context, u *unit) error {
 	defer timer.Stop()
 	var err error
 	select {
-	case <-u.wake:
+	case <-wake:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.holder != u { // given up while it waited
+			return u.over()
+		}
 		return nil
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -101,24 +112,29 @@ func (w *writer) turn(ctx context.Context, u *unit) error {
 		err = unavailable("writer is busy: more work waits for it than its time allows", nil)
 	}
 	w.mu.Lock()
-	for i, other := range w.waiting {
-		if other == u {
-			w.waiting = append(w.waiting[:i], w.waiting[i+1:]...)
-			w.mu.Unlock()
-			return err
-		}
-	}
+	w.dequeue(u)
+	has := w.holder == u
 	w.mu.Unlock()
-	w.pass(u) // the turn came at the same moment
+	if has { // the turn came at the same moment
+		w.pass(u)
+	}
 	return err
+}
+
+// dequeue ends u's wait, if it waits. The caller holds mu.
+func (w *writer) dequeue(u *unit) {
+	if i := slices.Index(w.waiting, u); i >= 0 {
+		w.waiting = slices.Delete(w.waiting, i, i+1)
+		close(u.wake)
+	}
 }
 
 // pass ends u's turn: to the next unit of the group, or through the commit.
 func (w *writer) pass(u *unit) {
-	w.use.Lock()
+	w.use.lock()
 	g := w.group
 	full := g != nil && (g.units >= w.size() || time.Since(g.began) >= w.c.opts.GroupTime)
-	w.use.Unlock()
+	w.use.unlock()
 	if !full {
 		// Whoever is about to come may come before the sync, if it takes no
 		// more than letting them run.
@@ -171,11 +187,11 @@ func (w *writer) size() int {
 
 // flush ends the group: COMMIT when units of it were released, else ROLLBACK.
 func (w *writer) flush() {
-	w.use.Lock()
+	w.use.lock()
 	g := w.group
 	w.group = nil
 	if g == nil {
-		w.use.Unlock()
+		w.use.unlock()
 		return
 	}
 	switch {
@@ -184,7 +200,7 @@ func (w *writer) flush() {
 	default:
 		g.err = w.commit(g)
 	}
-	w.use.Unlock()
+	w.use.unlock()
 	close(g.done)
 }
 
@@ -267,9 +283,9 @@ func (w *writer) lose(cause error) {
 
 // begin opens a group for u, which has the turn, unless one is open.
 func (w *writer) begin(ctx context.Context, u *unit) error {
-	w.use.Lock()
+	w.use.lock()
 	open := w.group != nil
-	w.use.Unlock()
+	w.use.unlock()
 	if open {
 		return nil
 	}
@@ -320,9 +336,9 @@ func (w *writer) retry(ctx context.Context, u *unit, try func() error) error {
 			first = w.c.gate.enterTurnstile()
 		}
 		if first || time.Now().After(patience) {
-			w.use.Lock()
+			w.use.lock()
 			err := try()
-			w.use.Unlock()
+			w.use.unlock()
 			if err == nil || !isBusy(err) || !time.Now().Before(u.patience) {
 				return classify(err)
 			}
@@ -346,37 +362,42 @@ func isBusy(err error) bool {
 // overdue takes the turn from the running unit when it is over its limit. It
 // waits for a statement that runs.
 func (w *writer) overdue() {
-	w.use.Lock()
-	w.mu.Lock()
-	u := w.holder
-	w.mu.Unlock()
-	if u == nil || u.state != unitRunning {
-		w.use.Unlock()
+	w.use.lock()
+	u := w.running()
+	if u == nil {
+		w.use.unlock()
 		return
 	}
 	if left := time.Until(u.until); left > 0 {
 		w.timer.Reset(left)
-		w.use.Unlock()
+		w.use.unlock()
 		return
 	}
 	w.stats.taken++
 	u.undo(u.overLimit())
-	w.use.Unlock()
+	w.use.unlock()
 	w.pass(u)
+}
+
+// running is the unit that runs. The caller holds use.
+func (w *writer) running() *unit {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if u := w.holder; u != nil && u.state == unitRunning {
+		return u
+	}
+	return nil
 }
 
 // close rolls back what is open and closes the connection. Who waits is told
 // by the turn it gets.
 func (w *writer) close() error {
-	w.use.Lock()
-	w.mu.Lock()
-	u := w.holder
-	w.mu.Unlock()
-	if u != nil && u.state == unitRunning {
+	w.use.lock()
+	if u := w.running(); u != nil {
 		u.undo(errClosed())
 		defer w.pass(u)
 	}
-	defer w.use.Unlock()
+	defer w.use.unlock()
 	w.timer.Stop()
 	if w.group != nil {
 		w.lose(errors.New("database was closed"))
