@@ -20,7 +20,7 @@ func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, s
 		" $5::pg_catalog.text, $6::pg_catalog.int4, $7::pg_catalog.bytea, $8::pg_catalog.text, $9::pg_catalog.text)"
 	f := &found{}
 	err := s.committing(ctx, text, []any{
-		[16]byte(claim.Key), claim.Key.Hash64(), claim.From, microseconds(claim.Lease), claim.Identity.Text(),
+		uuid(claim.Key), claim.Key.Hash64(), claim.From, microseconds(claim.Lease), claim.Identity.Text(),
 		int32(claim.Fingerprint.Version), blob(claim.Fingerprint.Sum), claim.DerivedKey, claim.Origin,
 	}, f.columns()...)
 	if err != nil {
@@ -58,37 +58,13 @@ func (s *Store) committing(ctx context.Context, text string, args []any, dest ..
 // Renew extends a lease that still lives.
 func (s *Store) Renew(ctx context.Context, key store.Key, fence int64, lease time.Duration) error {
 	const text = "SELECT unavez.renew($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.int8)"
-	return s.call(ctx, text, [16]byte(key), fence, microseconds(lease))
+	return s.call(ctx, text, uuid(key), fence, microseconds(lease))
 }
 
 // call runs a function that returns nothing.
 func (s *Store) call(ctx context.Context, text string, args ...any) error {
 	_, err := s.pool.Exec(ctx, text, args...)
 	return classify(err)
-}
-
-// Finish waits for the operation's lock until ctx ends or the limit is over.
-// The fence is compared here, so that a lost attempt does no work, and again in
-// the commit's trip by the DELETE that raises: nobody takes an attempt over
-// without the lock that this transaction holds.
-func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store.Txn[pgx.Tx], error) {
-	t, f, err := s.reopen(ctx, gate)
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.verdict(gate.Key)
-	switch {
-	case f.attempt == nil || *f.attempt != fence:
-		err = &fault{store.ErrLeaseLost, fmt.Sprintf("fence %d is not the last", fence), nil}
-	case err == nil && f.ended != nil || f.state == int16(store.Expired):
-		err = &fault{store.ErrDuplicate, "found at the finish", nil}
-	}
-	if err != nil {
-		t.leave(ctx)
-		return nil, err
-	}
-	t.fence, t.number = fence, fence
-	return t, nil
 }
 
 // Rest ends the attempt without an outcome. The fence alone decides, so that an
@@ -100,7 +76,7 @@ func (s *Store) Rest(ctx context.Context, key store.Key, fence int64, rest store
 		return fmt.Errorf("rest as %v: %w", rest.State, store.ErrConflict)
 	}
 	const text = "SELECT unavez.rest($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.int2, $4::pg_catalog.int8, $5::pg_catalog.text)"
-	return s.call(ctx, text, [16]byte(key), fence, int16(rest.State), microseconds(rest.DueIn), cut(rest.Reason))
+	return s.call(ctx, text, uuid(key), fence, int16(rest.State), microseconds(rest.DueIn), cut(rest.Reason))
 }
 
 // cut shortens a reason to what is kept, at the end of a character, and leaves
@@ -116,7 +92,7 @@ func cut(reason string) string {
 // SaveStep writes the start or the end of an outside call.
 func (s *Store) SaveStep(ctx context.Context, key store.Key, fence int64, step store.Step) error {
 	const text = "SELECT unavez.save_step($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.text, $4::pg_catalog.bool, $5::pg_catalog.bytea)"
-	return s.call(ctx, text, [16]byte(key), fence, step.Name, step.Done, blob(step.Result))
+	return s.call(ctx, text, uuid(key), fence, step.Name, step.Done, blob(step.Result))
 }
 
 // Steps reads the steps of an unfinished operation.
@@ -131,7 +107,7 @@ type source interface {
 
 func readSteps(ctx context.Context, from source, key store.Key) ([]store.Step, error) {
 	const text = "SELECT name, done, fence, result FROM unavez.step WHERE key = $1::pg_catalog.uuid ORDER BY name"
-	return collect(ctx, from, text, []any{[16]byte(key)}, func(row pgx.CollectableRow) (step store.Step, err error) {
+	return collect(ctx, from, text, []any{uuid(key)}, func(row pgx.CollectableRow) (step store.Step, err error) {
 		err = row.Scan(&step.Name, &step.Done, &step.Fence, &step.Result)
 		return step, err
 	})

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"time"
 
@@ -13,12 +14,22 @@ import (
 // Join takes the operation's lock for the caller's transaction, until that
 // ends. It sets no limits there: those are the caller's.
 func (s *Store) Join(ctx context.Context, tx pgx.Tx, gate store.Gate) (store.Joined, store.Verdict, error) {
+	return join(ctx, func(ctx context.Context, text string, args ...any) scanner { return tx.QueryRow(ctx, text, args...) }, gate)
+}
+
+// scanner is a row of either library.
+type scanner interface{ Scan(dest ...any) error }
+
+// asker runs a statement of one row in a transaction of either library.
+type asker func(ctx context.Context, text string, args ...any) scanner
+
+func join(ctx context.Context, ask asker, gate store.Gate) (store.Joined, store.Verdict, error) {
 	const text = "SELECT pg_catalog.transaction_timestamp(), pg_catalog.pg_backend_pid(), g.*" +
 		" FROM unavez.gate($1::pg_catalog.uuid, $2::pg_catalog.int8, false, NULL, NULL) g"
-	j := &joined{tx: tx, gate: gate}
+	j := &joined{ask: ask, gate: gate}
 	f := &found{}
 	dest := append([]any{&j.started, &j.backend}, f.columns()...)
-	if err := tx.QueryRow(ctx, text, [16]byte(gate.Key), gate.Key.Hash64()).Scan(dest...); err != nil {
+	if err := ask(ctx, text, uuid(gate.Key), gate.Key.Hash64()).Scan(dest...); err != nil {
 		return nil, store.Verdict{}, joining(err)
 	}
 	v, err := f.verdict(gate.Key)
@@ -31,7 +42,7 @@ func (s *Store) Join(ctx context.Context, tx pgx.Tx, gate store.Gate) (store.Joi
 
 // joining is classify for a transaction that may have ended.
 func joining(err error) error {
-	if errors.Is(err, pgx.ErrTxClosed) {
+	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
 		return &fault{store.ErrForeignCommit, "transaction has ended", err}
 	}
 	return classify(err)
@@ -41,7 +52,7 @@ func joining(err error) error {
 // known by its start and its backend: a marker in it would not survive a
 // savepoint that is rolled back.
 type joined struct {
-	tx      pgx.Tx
+	ask     asker
 	gate    store.Gate
 	started time.Time
 	backend int32
@@ -61,8 +72,8 @@ func (j *joined) Finish(ctx context.Context, end store.End) (*store.Outcome, err
 		" $6::pg_catalog.int8, $7::pg_catalog.bool, $8::pg_catalog.int8, $9::pg_catalog.int8, $10::pg_catalog.text, $11::pg_catalog.int2, $12::pg_catalog.int8," +
 		" $13::pg_catalog.int8, $14::pg_catalog.bool, $15::pg_catalog.int4, $16::pg_catalog.bytea, $17::pg_catalog.bytea, $18::pg_catalog.bytea, $19::pg_catalog.bytea)"
 	o, args := outcome(j.gate, j.fence+1, end)
-	args = append([]any{[16]byte(j.gate.Key), j.gate.Key.Hash64(), j.started, j.backend, end.Unwritten, j.fence, j.stale}, args...)
-	if err := j.tx.QueryRow(ctx, text, args...).Scan(&o.At); err != nil {
+	args = append([]any{uuid(j.gate.Key), j.gate.Key.Hash64(), j.started, j.backend, end.Unwritten, j.fence, j.stale}, args...)
+	if err := j.ask(ctx, text, args...).Scan(&o.At); err != nil {
 		return nil, joining(err)
 	}
 	o.At = o.At.UTC()

@@ -90,7 +90,7 @@ func conditions(f store.Filter, instants string, states []store.State) (string, 
 		where += " AND pg_catalog.split_part(operation, '/', 2) = " + arg(url.PathEscape(f.Effect), "text")
 	}
 	if f.After != nil {
-		where += " AND (" + instants + ", key) > (" + arg(f.After.Changed, "timestamptz") + ", " + arg([16]byte(f.After.Key), "uuid") + ")"
+		where += " AND (" + instants + ", key) > (" + arg(f.After.Changed, "timestamptz") + ", " + arg(uuid(f.After.Key), "uuid") + ")"
 	}
 	return where, args
 }
@@ -163,7 +163,7 @@ func listOutcomes(ctx context.Context, from source, where string, args []any, li
 
 // Show reads one operation from one state of the database.
 func (s *Store) Show(ctx context.Context, key store.Key) (record store.Record, history []store.Transition, steps []store.Step, err error) {
-	args := []any{[16]byte(key)}
+	args := []any{uuid(key)}
 	err = s.snapshot(ctx, func(tx pgx.Tx) error {
 		page, err := listOutcomes(ctx, tx, "key = $1::pg_catalog.uuid AND expires > pg_catalog.clock_timestamp()", args, 1)
 		if err != nil {
@@ -224,7 +224,7 @@ func goOn(action store.Action, from ...store.State) decision {
 		if !slices.Contains(from, a.State) {
 			return refusal(a.State.String())
 		}
-		_, err := tx.Exec(ctx, moveText, [16]byte(a.Key), a.Fence, int16(a.State), int16(store.Retryable), action.Actor, action.Reason)
+		_, err := tx.Exec(ctx, moveText, uuid(a.Key), a.Fence, int16(a.State), int16(store.Retryable), action.Actor, action.Reason)
 		return err
 	}
 }
@@ -235,12 +235,12 @@ func closing(action store.Action, end store.End, retention, tombstone time.Durat
 			return refusal(a.State.String())
 		}
 		const note = "INSERT INTO unavez.transition (key, at, from_state, to_state, attempt, actor, reason) VALUES ($1, pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6)"
-		if _, err := tx.Exec(ctx, note, [16]byte(a.Key), int16(a.State), int16(end.State), a.Fence, action.Actor, action.Reason); err != nil {
+		if _, err := tx.Exec(ctx, note, uuid(a.Key), int16(a.State), int16(end.State), a.Fence, action.Actor, action.Reason); err != nil {
 			return err
 		}
 		gate := store.Gate{Identity: a.Identity, Key: a.Key, Fingerprint: a.Fingerprint, Retention: retention, Tombstone: tombstone}
 		_, args := outcome(gate, a.Fence, end)
-		args = append([]any{[16]byte(a.Key), nil, false, a.Fence, stale, nil, nil}, args...)
+		args = append([]any{uuid(a.Key), nil, false, a.Fence, stale, nil, nil}, args...)
 		_, err := tx.Exec(ctx, finishText, args...)
 		return err
 	}
@@ -260,7 +260,7 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 		return fmt.Errorf("postgres store: action: reason of %d bytes, want 1 to %d", n, maxReason)
 	}
 	action.Actor, action.Reason = strings.ToValidUTF8(action.Actor, "\ufffd"), cut(action.Reason)
-	key := [16]byte(action.Key)
+	key := uuid(action.Key)
 	// A refusal commits too: that a lease has run out is written all the same.
 	var refused error
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {

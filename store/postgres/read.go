@@ -57,10 +57,10 @@ func readText(l layout) string {
 		" pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8), x.*" +
 		" FROM unavez.ledger l LEFT JOIN (SELECT 3 AS kind, a.state, a.fence AS number, a.version, a.operation, a.fingerprint, a.expires, a.due AS second, a.created AS first, a.changed," +
 		" NULL::pg_catalog.int8 AS code, NULL::pg_catalog.bool AS unreplayable, NULL::pg_catalog.bytea AS checksum, NULL::pg_catalog.bytea AS header, NULL::pg_catalog.bytea AS body," +
-		" a.derived, a.origin, a.reason FROM unavez.attempt a WHERE a.key = $1::pg_catalog.uuid")
+		" a.derived, a.origin, a.reason FROM unavez.attempt a WHERE a.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid")
 	outcome := func(table string) {
 		b.WriteString(" UNION ALL SELECT 1, o.state, o.attempt, o.version, o.operation, o.fingerprint, o.expires, o.forgets, o.ended, NULL," +
-			" o.code, o.unreplayable, o.checksum, o.header, o.body, NULL, NULL, NULL FROM unavez." + table + " o WHERE o.key = $1::pg_catalog.uuid")
+			" o.code, o.unreplayable, o.checksum, o.header, o.body, NULL, NULL, NULL FROM unavez." + table + " o WHERE o.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid")
 	}
 	for n := range outcomeSlots {
 		if l.live&(1<<n) != 0 {
@@ -71,7 +71,7 @@ func readText(l layout) string {
 	for n := range tombstoneSlots {
 		if l.tombstone&(1<<n) != 0 {
 			fmt.Fprintf(&b, " UNION ALL SELECT 2, NULL, NULL, NULL, NULL, t.short, NULL, t.forgets, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"+
-				" FROM unavez.tombstone_%d t WHERE t.key = $1::pg_catalog.uuid", n)
+				" FROM unavez.tombstone_%d t WHERE t.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid", n)
 		}
 	}
 	b.WriteString(") x ON true")
@@ -84,15 +84,15 @@ func probeText(l layout) string {
 	var b strings.Builder
 	b.WriteString("SELECT l.slot, l.live, l.tombstone_live," +
 		" pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8)," +
-		" EXISTS (SELECT FROM unavez.attempt a WHERE a.key = $1::pg_catalog.uuid) OR EXISTS (SELECT FROM unavez.outcome_table o WHERE o.key = $1::pg_catalog.uuid)")
+		" EXISTS (SELECT FROM unavez.attempt a WHERE a.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid) OR EXISTS (SELECT FROM unavez.outcome_table o WHERE o.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)")
 	for n := range outcomeSlots {
 		if l.live&(1<<n) != 0 {
-			fmt.Fprintf(&b, " OR EXISTS (SELECT FROM unavez.outcome_%d o WHERE o.key = $1::pg_catalog.uuid)", n)
+			fmt.Fprintf(&b, " OR EXISTS (SELECT FROM unavez.outcome_%d o WHERE o.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)", n)
 		}
 	}
 	for n := range tombstoneSlots {
 		if l.tombstone&(1<<n) != 0 {
-			fmt.Fprintf(&b, " OR EXISTS (SELECT FROM unavez.tombstone_%d t WHERE t.key = $1::pg_catalog.uuid)", n)
+			fmt.Fprintf(&b, " OR EXISTS (SELECT FROM unavez.tombstone_%d t WHERE t.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)", n)
 		}
 	}
 	b.WriteString(" FROM unavez.ledger l")

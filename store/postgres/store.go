@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/unavez/unavez/store"
@@ -121,6 +122,9 @@ func (s *Store) above() bool { return s.opts.Isolation != pgx.ReadCommitted }
 func (s *Store) marker() string {
 	return strconv.FormatUint(s.markers.Add(1), 36)
 }
+
+// uuid is a key as the driver sends it in every mode.
+func uuid(key store.Key) pgtype.UUID { return pgtype.UUID{Bytes: key, Valid: true} }
 
 // microseconds is a duration as the functions take it.
 func microseconds(d time.Duration) int64 { return max(d, 0).Microseconds() }

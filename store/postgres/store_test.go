@@ -181,22 +181,11 @@ func (d *database) advance(t *testing.T, by time.Duration) {
 	}
 }
 
-// harness describes a database whose workers have the given options.
-func harness(t *testing.T, d *database, first *worker, second func(t *testing.T) *worker) storetest.Harness[pgx.Tx] {
-	return storetest.Harness[pgx.Tx]{
-		Ledger:  first.Store,
+// common is what a harness says of a database, whatever its transactions are.
+func common[Tx any](d *database) storetest.Harness[Tx] {
+	return storetest.Harness[Tx]{
 		Advance: d.advance,
-		Write:   write,
-		Read:    func(ctx context.Context, tx pgx.Tx) ([]string, error) { return readRows(ctx, tx) },
 		Rows:    d.rows,
-		BeginForeign: func(ctx context.Context) (pgx.Tx, func() error, func() error, error) {
-			tx, err := first.pool.Begin(ctx)
-			if err != nil {
-				return nil, nil, nil, err
-			}
-			t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // one that has ended needs none
-			return tx, func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) }, nil
-		},
 		Damage: func(t *testing.T, key store.Key) {
 			for _, table := range []string{"outcome_0", "outcome_1", "outcome_2", "outcome_3", "outcome_table"} {
 				d.exec(t, "UPDATE unavez."+table+" SET body = set_byte(body, 0, get_byte(body, 0) # 1) WHERE key = $1", [16]byte(key))
@@ -210,49 +199,65 @@ func harness(t *testing.T, d *database, first *worker, second func(t *testing.T)
 				VALUES ($1, now(), now() + interval '1 hour', now() + interval '2 hours', 299, 1, 0, 6, false, $2, '', $3, '', '')`,
 				[16]byte(key), id.Text(), o.Checksum(key))
 		},
-		Second: func(t *testing.T) store.Ledger[pgx.Tx] { return second(t).Store },
-		Savepoint: func(ctx context.Context, tx pgx.Tx) (func() error, error) {
-			if _, err := tx.Exec(ctx, "SAVEPOINT mine"); err != nil {
-				return nil, err
-			}
-			return func() error {
-				_, err := tx.Exec(ctx, "ROLLBACK TO mine")
-				return err
-			}, nil
-		},
-		EndByHandler: []func(ctx context.Context, tx pgx.Tx) error{
-			func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
-			func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
-			func(ctx context.Context, tx pgx.Tx) error { return says(ctx, tx, "COMMIT") },
-			func(ctx context.Context, tx pgx.Tx) error { return says(ctx, tx, "rollback") },
-			func(ctx context.Context, tx pgx.Tx) error {
-				return says(ctx, tx, "INSERT INTO public.business (row) VALUES ('half;'); /* ; */ END")
-			},
-			func(ctx context.Context, tx pgx.Tx) error {
-				batch := &pgx.Batch{}
-				batch.Queue("INSERT INTO public.business (row) VALUES ('half')")
-				batch.Queue("COMMIT")
-				return tx.SendBatch(ctx, batch).Close()
-			},
-			func(ctx context.Context, tx pgx.Tx) error {
-				point, err := tx.Begin(ctx)
-				if err != nil {
-					return err
-				}
-				return says(ctx, point, "-- end\nABORT")
-			},
-			// Below the transaction nothing can refuse; what it undid stays undone.
-			func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Conn().Exec(ctx, "ROLLBACK")
-				return err
-			},
-		},
-		Abort:      func(ctx context.Context, tx pgx.Tx) error { return says(ctx, tx, "SELECT 1/0") },
-		LoseAnswer: func(_ *testing.T, took bool) { first.wire.lose(took) },
 		Crash: func(t *testing.T, gate store.Gate, row string) {
 			c := start(t, "hold", d.url, append([]string{row}, gate.Identity.Parts...)...)
 			defer c.kill()
 			c.wait("wrote")
+		},
+	}
+}
+
+// harness describes a database by one of its workers.
+func harness(t *testing.T, d *database, first *worker, second func(t *testing.T) *worker) storetest.Harness[pgx.Tx] {
+	h := common[pgx.Tx](d)
+	h.Ledger = first.Store
+	h.Write = write
+	h.Read = func(ctx context.Context, tx pgx.Tx) ([]string, error) { return readRows(ctx, tx) }
+	h.BeginForeign = func(ctx context.Context) (pgx.Tx, func() error, func() error, error) {
+		tx, err := first.pool.Begin(ctx)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // one that has ended needs none
+		return tx, func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) }, nil
+	}
+	h.Second = func(t *testing.T) store.Ledger[pgx.Tx] { return second(t).Store }
+	h.Savepoint = func(ctx context.Context, tx pgx.Tx) (func() error, error) {
+		return func() error { return says(ctx, tx, "ROLLBACK TO mine") }, says(ctx, tx, "SAVEPOINT mine")
+	}
+	h.EndByHandler = endsByHandler()
+	h.Abort = func(ctx context.Context, tx pgx.Tx) error { return says(ctx, tx, "SELECT 1/0") }
+	h.LoseAnswer = func(_ *testing.T, took bool) { first.wire.lose(took) }
+	return h
+}
+
+// endsByHandler are the ways in which a handler can try to end the engine's transaction.
+func endsByHandler() []func(ctx context.Context, tx pgx.Tx) error {
+	return []func(ctx context.Context, tx pgx.Tx) error{
+		func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		func(ctx context.Context, tx pgx.Tx) error { return says(ctx, tx, "COMMIT") },
+		func(ctx context.Context, tx pgx.Tx) error { return says(ctx, tx, "rollback") },
+		func(ctx context.Context, tx pgx.Tx) error {
+			return says(ctx, tx, "INSERT INTO public.business (row) VALUES ('half;'); /* ; */ END")
+		},
+		func(ctx context.Context, tx pgx.Tx) error {
+			batch := &pgx.Batch{}
+			batch.Queue("INSERT INTO public.business (row) VALUES ('half')")
+			batch.Queue("COMMIT")
+			return tx.SendBatch(ctx, batch).Close()
+		},
+		func(ctx context.Context, tx pgx.Tx) error {
+			point, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			return says(ctx, point, "-- end\nABORT")
+		},
+		// Below the transaction nothing can refuse; what it undid stays undone.
+		func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Conn().Exec(ctx, "ROLLBACK")
+			return err
 		},
 	}
 }
@@ -263,23 +268,32 @@ func says(ctx context.Context, tx pgx.Tx, text string) error {
 }
 
 func TestStoreHoldsWhatEveryStorePromises(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Harness[pgx.Tx] {
-		d := fresh(t, nil)
-		return harness(t, d, d.worker(t, nil), func(t *testing.T) *worker { return d.worker(t, nil) })
-	})
-}
-
-// Every slot counts as large, so that outcomes go through the ring.
-func TestRingHoldsWhatEveryStorePromises(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Harness[pgx.Tx] {
-		d := fresh(t, nil)
-		ring := func(t *testing.T) *worker {
-			w := d.worker(t, nil)
-			postgres.SetSmall(w.Store, 0, smallTombstones)
-			return w
-		}
-		return harness(t, d, ring(t), ring)
-	})
+	for name, change := range map[string]struct {
+		config func(*pgxpool.Config)
+		store  func(*worker)
+	}{
+		"rows":   {},
+		"ring":   {store: func(w *worker) { postgres.SetSmall(w.Store, 0, smallTombstones) }},                     // every slot of outcomes counts as large
+		"pooler": {config: func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }}, // nothing is prepared
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Harness[pgx.Tx] {
+				d := fresh(t, nil)
+				open := func(t *testing.T) *worker {
+					w := d.worker(t, nil, func(c *pgxpool.Config) {
+						if change.config != nil {
+							change.config(c)
+						}
+					})
+					if change.store != nil {
+						change.store(w)
+					}
+					return w
+				}
+				return harness(t, d, open(t), open)
+			})
+		})
+	}
 }
 
 // smallTombstones leaves the tombstones' own ring as it is.
@@ -312,15 +326,47 @@ func child(role string) {
 	s, err := postgres.New(pool, nil)
 	fail(err)
 	gate := gateOf(parts...)
+	if role == "stopped" {
+		gate.Limit = time.Second
+	}
+	fence := int64(0)
+	if role == "claim" || role == "finish" {
+		attempt, v, err := s.Claim(ctx, store.Claim{Gate: gate, Lease: time.Minute})
+		fail(err)
+		if attempt == nil {
+			fail(errors.New("claim: " + v.State.String()))
+		}
+		fence = attempt.Fence
+	}
+	var txn store.Txn[pgx.Tx]
 	switch role {
-	case "hold": // stand still inside a transaction
-		txn, v, err := s.Begin(ctx, gate)
+	case "claim":
+	case "finish":
+		txn, err = s.Finish(ctx, gate, fence)
+		fail(err)
+	default:
+		var v store.Verdict
+		txn, v, err = s.Begin(ctx, gate)
 		fail(err)
 		if txn == nil {
 			fail(errors.New("begin: " + v.State.String()))
 		}
-		fail(write(ctx, txn.Tx(), row))
-		fmt.Println("wrote")
-		select {}
 	}
+	if role != "claim" && role != "gate" {
+		fail(write(ctx, txn.Tx(), row))
+	}
+	if role == "committed" {
+		_, err := txn.Commit(ctx, completed(row))
+		fail(err)
+	}
+	fmt.Println("wrote")
+	if role == "stopped" { // goes on when its limit is over
+		<-time.After(2 * gate.Limit)
+		_, err := txn.Commit(ctx, completed(row))
+		if !errors.Is(err, store.ErrLimit) {
+			fail(fmt.Errorf("commit: %w", err))
+		}
+		fmt.Println("refused")
+	}
+	select {}
 }

@@ -2,8 +2,10 @@ package postgres_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 )
 
@@ -63,19 +65,30 @@ type wired struct {
 	broken  bool
 }
 
-// executes reports whether a flush runs something: a Bind or a Query comes first.
-func executes(b []byte) bool { return len(b) > 0 && (b[0] == 'B' || b[0] == 'Q') }
+// holds reports whether a flush has a message of one of the types. The client
+// writes its buffer at once, so it begins with a message and ends with one.
+func holds(b []byte, types string) bool {
+	for len(b) >= 5 && strings.IndexByte("BCDEFHPQSX", b[0]) >= 0 {
+		if strings.IndexByte(types, b[0]) >= 0 {
+			return true
+		}
+		n := int(binary.BigEndian.Uint32(b[1:])) + 1
+		if n < 5 || n > len(b) {
+			return false
+		}
+		b = b[n:]
+	}
+	return false
+}
 
 // Write sees whole flushes, since the client writes its buffer at once.
 func (c *wired) Write(b []byte) (int, error) {
-	if executes(b) || len(b) > 0 && b[0] == 'P' {
+	if holds(b, "SQ") {
 		c.w.mu.Lock()
 		c.w.trips++
-		fault := c.w.fault
-		if executes(b) {
-			c.w.fault = faultNone
-		} else {
-			fault = faultNone
+		fault := faultNone
+		if holds(b, "EQ") {
+			fault, c.w.fault = c.w.fault, faultNone
 		}
 		c.w.mu.Unlock()
 		switch fault {

@@ -6,9 +6,9 @@ CREATE TABLE unavez.setting (
 );
 
 -- One row, read by every gate and every finish: which slots count, and which
--- is written to. slot is -1 where no ring is used.
+-- is written to. slot is -1 where no ring is used. It has no key, since an index
+-- would be one more lock of every gate; nobody but its owner may insert.
 CREATE TABLE unavez.ledger (
-    one            boolean PRIMARY KEY DEFAULT true CHECK (one),
     slot           integer NOT NULL,
     live           integer NOT NULL, -- bit n: outcome_n is read
     ring           bigint  NOT NULL, -- the longest retention that goes into the ring, in microseconds

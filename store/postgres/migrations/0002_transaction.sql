@@ -187,6 +187,7 @@ DECLARE
     keeps timestamptz := at + kept * interval '1 microsecond';
     knows timestamptz := keeps + remembered * interval '1 microsecond';
     target integer;
+    place tid;
     ignored text;
 BEGIN
     IF marker IS NOT NULL AND current_setting('unavez.tx', true) IS DISTINCT FROM marker THEN
@@ -210,6 +211,15 @@ BEGIN
     END IF;
     IF stale THEN
         PERFORM unavez.forget(operation_key);
+    END IF;
+    IF old_fence = 0 AND current_setting('transaction_isolation') NOT LIKE 'read %' THEN
+        -- The operation was read before this transaction: a claim that came
+        -- between collides with this row, seen or not. It goes by its place, since
+        -- a look at the index would be a read that SERIALIZABLE watches.
+        INSERT INTO unavez.attempt (key, fence, state, version, expires, due, created, changed, operation, fingerprint, derived, origin, reason)
+            VALUES (operation_key, 1, 1, new_version, at, at, at, at, new_operation, new_fingerprint, '', '', '')
+            RETURNING ctid INTO place;
+        DELETE FROM unavez.attempt x WHERE x.ctid = place;
     END IF;
     FOR i IN 1..10 LOOP
         SELECT CASE WHEN kept <= l.ring THEN l.slot ELSE -1 END INTO STRICT target FROM unavez.ledger l;
@@ -254,7 +264,7 @@ BEGIN
         RAISE EXCEPTION 'not the transaction of the gate' USING ERRCODE = 'UV002';
     END IF;
     f := unavez.gate(operation_key, operation_lock, false, NULL, NULL);
-    IF f.state IN (1, 6, 7, 8) AND (f.state <> 1 OR f.number IS DISTINCT FROM nullif(old_fence, 0)) THEN
+    IF f.state >= 6 OR f.state > 0 AND (f.operation IS NULL OR f.number <> old_fence) THEN
         RAISE EXCEPTION 'operation has ended, or runs elsewhere' USING ERRCODE = 'UV001';
     END IF;
     RETURN unavez.finish(operation_key, NULL, unwritten, old_fence, stale OR f.stale, NULL, NULL, kept, remembered,
