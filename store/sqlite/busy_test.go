@@ -45,6 +45,121 @@ func inTime[T any](t *testing.T, what string, fn func() T) T {
 	return soon(t, what, done)
 }
 
+func TestRunningStatementKeepsNobodyPastItsLimit(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		opts := patient()
+		opts.GroupTime = time.Second
+		w := fresh(t, drv, opts)
+		claim := store.Claim{Gate: gateOf("leased"), Lease: time.Hour}
+		lease, _, err := w.store.Claim(t.Context(), claim)
+		if err != nil || lease == nil {
+			t.Fatalf("claim: %v", err)
+		}
+		undone := w.begin(t, "undone")
+		w.write(t, undone, "undone")
+		rows, err := undone.Tx().QueryContext(t.Context(), "SELECT row FROM business")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := undone.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+
+		// "released" is in the group of "long", whose statement runs.
+		released, long := w.begin(t, "released"), w.begin(t, "long")
+		idle, silent := w.begin(t, "idle"), w.begin(t, "silent")
+		w.write(t, released, "released")
+		runs, goOn := hold(t, w)
+		ran := make(chan error, 1)
+		go func() { ran <- write(context.WithoutCancel(t.Context()), long.Tx(), "long") }()
+		eventually(t, "second unit waits", func() bool { return sqlite.Waiting(w.db) == 1 })
+		type result = struct{ err error }
+		first := make(chan result, 1)
+		record, recorded := context.WithCancel(context.WithoutCancel(t.Context()))
+		defer recorded()
+		go func() {
+			_, err := released.Commit(record, completed("released"))
+			first <- result{err}
+		}()
+		soon(t, "statement", runs)
+
+		// What waits gives up with its context, or at its deadline.
+		// database/sql may see first that a context is over.
+		gaveUp := func(err error) bool {
+			return (errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) && !errors.Is(err, store.ErrCommitUnknown)
+		}
+		if err := inTime(t, "statement", func() error { return write(in(t, 5*time.Millisecond), idle.Tx(), "idle") }); !gaveUp(err) {
+			t.Errorf("statement within a context: %v", err)
+		}
+		if err := inTime(t, "rollback", func() error { return idle.Rollback(t.Context()) }); err != nil {
+			t.Errorf("rollback of what has run no statement: %v", err)
+		}
+		w.state(t, store.Free, "idle")
+		limited := gateOf("limited")
+		limited.Limit = 20 * time.Millisecond
+		txn, _, err := w.store.Begin(t.Context(), limited)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inTime(t, "statement", func() error { return write(t.Context(), txn.Tx(), "limited") }); !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrLimit) {
+			t.Errorf("statement over the operation's limit: %v", err)
+		}
+		if err := inTime(t, "commit", func() error { _, err := txn.Commit(t.Context(), completed("x")); return err }); !errors.Is(err, store.ErrLimit) {
+			t.Errorf("commit over the operation's limit: %v, want ErrLimit", err)
+		}
+		w.state(t, store.Free, "limited")
+		if err := inTime(t, "commit", func() error { _, err := silent.Commit(in(t, 5*time.Millisecond), completed("x")); return err }); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("commit without a statement: %v", err)
+		}
+		w.state(t, store.Free, "silent")
+		if err := inTime(t, "renewal", func() error { return w.store.Renew(in(t, 5*time.Millisecond), claim.Key, lease.Fence, time.Hour) }); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("renewal: %v", err)
+		}
+		if err := inTime(t, "insert", func() error {
+			_, err := w.db.ExecContext(in(t, 5*time.Millisecond), "INSERT INTO business (row) VALUES ('own')")
+			return err
+		}); !gaveUp(err) {
+			t.Errorf("statement outside a transaction: %v", err)
+		}
+		if err := inTime(t, "close of rows", rows.Close); err != nil {
+			t.Errorf("close of rows: %v", err)
+		}
+		tx, err := w.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inTime(t, "join", func() error {
+			j, _, err := w.store.Join(t.Context(), tx, gateOf("joined"))
+			if j == nil {
+				err = errors.Join(err, errors.New("not joined"))
+			}
+			return errors.Join(err, tx.Rollback())
+		}); err != nil {
+			t.Errorf("join: %v", err)
+		}
+		w.state(t, store.Free, "joined")
+
+		// What is released waits for the commit, or hears that nobody knows.
+		recorded()
+		if r := soon(t, "commit", first); !errors.Is(r.err, store.ErrCommitUnknown) {
+			t.Errorf("released unit: %v, want ErrCommitUnknown", r.err)
+		}
+		w.state(t, store.Processing, "released")
+		goOn()
+		if err := soon(t, "long statement", ran); err != nil {
+			t.Errorf("long statement: %v", err)
+		}
+		if e := soon(t, "commit", commit(t, long, "x")); e.err != nil {
+			t.Errorf("commit of long: %v", e.err)
+		}
+		eventually(t, "the group's end frees the lock", func() bool {
+			v, err := w.store.Settle(t.Context(), gateOf("released").Key)
+			return err == nil && v.State == store.Completed
+		})
+		w.rowsAre(t, "released", "long")
+	})
+}
+
 // A goroutine that a handler leaves behind keeps its own transaction at most.
 func TestStatementLeftRunningKeepsNoEngine(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
@@ -102,5 +217,29 @@ func TestStatementLeftRunningKeepsNoEngine(t *testing.T) {
 		}
 		soon(t, "statement", ran) // before the commit, or too late for it
 		w.state(t, store.Completed, "done")
+	})
+}
+
+// An application that bounds its connections does not make a gate wait past
+// its context, nor end the transaction with it.
+func TestBeginWaitsWithinItsContext(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		w.db.SetMaxOpenConns(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		txn, _, err := w.store.Begin(ctx, gateOf("one"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if _, _, err := w.store.Begin(in(t, 5*time.Millisecond), gateOf("two")); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("begin: %v", err)
+		}
+		w.state(t, store.Free, "two")
+		w.write(t, txn, "one")
+		if e := soon(t, "commit", commit(t, txn, "x")); e.err != nil {
+			t.Error(e.err)
+		}
+		w.rowsAre(t, "one")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/unavez/unavez/store"
 )
@@ -37,6 +38,37 @@ type (
 	handed struct{}
 	asked  struct{}
 )
+
+// opening is the context of the engine's BeginTx and carries its unit. It ends
+// the wait for one of database/sql's connections, where the application has
+// bounded them, and nothing once the transaction is open: database/sql would roll
+// back, and a unit ends by its limit and by the engine's word only.
+type opening struct {
+	context.Context
+	unit *unit
+	open atomic.Bool
+}
+
+func (o *opening) Done() <-chan struct{} {
+	if o.open.Load() {
+		return nil
+	}
+	return o.Context.Done()
+}
+
+func (o *opening) Err() error {
+	if o.open.Load() {
+		return nil
+	}
+	return o.Context.Err()
+}
+
+func (o *opening) Value(key any) any {
+	if key == (handed{}) {
+		return o
+	}
+	return o.Context.Value(key)
+}
 
 // question is what Join and Finish have done by the transaction's unit, as one
 // of its statements. It is answered when do was called.
@@ -108,10 +140,11 @@ func (c *conn) Begin() (driver.Tx, error) {
 // the writer is asked for by the first statement. Every isolation level is
 // accepted, because each is serializable here.
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if u, ok := ctx.Value(handed{}).(*unit); ok {
-		c.unit = u
-		u.expect()
-		return &tx{c: c, unit: u}, nil
+	if o, ok := ctx.Value(handed{}).(*opening); ok {
+		o.open.Store(true)
+		c.unit = o.unit
+		o.unit.expect()
+		return &tx{c: c, unit: o.unit}, nil
 	}
 	if !opts.ReadOnly {
 		c.unit = c.c.writer.unit(unitOwn)

@@ -75,7 +75,21 @@
 //
 // A handler that is over its limit while its Go code runs loses the turn: its
 // savepoint is rolled back and its later statements fail with [store.ErrLimit]. A
-// statement that runs is not interrupted; it keeps the turn until it returns.
+// statement that runs is not interrupted; it keeps the turn until it returns,
+// over every limit, so keep statements short. Meanwhile nobody else waits past
+// its own context or limit:
+//
+//	has run no statement     begins, reads and gives up as ever
+//	waits for the turn       ErrUnavailable, nothing happened
+//	released in its group    waits for the COMMIT; when its context ends first,
+//	                         ErrCommitUnknown: it holds its lock until the
+//	                         COMMIT, and Settle answers Processing until then
+//	ended                    hears why at once
+//	over, but a statement of its handler was left running in a goroutine: its
+//	                         end waits for the statement, the engine does not
+//
+// Only database/sql's own Commit, Rollback and Close wait for a statement, and
+// whoever has sent the COMMIT waits for the disk.
 //
 // COMMIT that fails: a full disk, a read-only file and a violated deferred
 // constraint rolled back for certain. An I/O error may have left the commit in the

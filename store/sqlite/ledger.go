@@ -44,9 +44,7 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.Tx],
 // open hands the unit through database/sql and takes the lock over.
 func (s *Store) open(ctx context.Context, u *unit, l *lock, e ending) (store.Txn[*sql.Tx], error) {
 	u.locks = append(u.locks, l)
-	// database/sql rolls back when this context ends; a unit ends by its limit
-	// and by the engine's word only.
-	tx, err := s.db.BeginTx(context.WithValue(context.WithoutCancel(ctx), handed{}, u), nil)
+	tx, err := s.db.BeginTx(&opening{Context: ctx, unit: u}, nil)
 	if err != nil {
 		u.unlock()
 		return nil, err

@@ -73,7 +73,9 @@ func (w *writer) ask(ctx context.Context, u *unit) error {
 	case !now.Before(u.deadline):
 		return u.overLimit()
 	}
-	u.patience = now.Add(w.c.opts.BusyTimeout)
+	if u.patience = now.Add(w.c.opts.BusyTimeout); u.deadline.Before(u.patience) {
+		u.patience = u.deadline
+	}
 	return w.turn(ctx, u)
 }
 
@@ -107,7 +109,7 @@ func (w *writer) turn(ctx context.Context, u *unit) error {
 		}
 		return nil
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = outOfTime(ctx)
 	case <-timer.C:
 		err = unavailable("writer is busy: more work waits for it than its time allows", nil)
 	}
@@ -119,6 +121,11 @@ func (w *writer) turn(ctx context.Context, u *unit) error {
 		w.pass(u)
 	}
 	return err
+}
+
+// outOfTime is for whoever waits for the writer no longer than its context.
+func outOfTime(ctx context.Context) error {
+	return unavailable("writer is busy", ctx.Err())
 }
 
 // dequeue ends u's wait, if it waits. The caller holds mu.
@@ -348,7 +355,7 @@ func (w *writer) retry(ctx context.Context, u *unit, try func() error) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return ctx.Err()
+			return outOfTime(ctx)
 		}
 		pause = min(pause*5/4, 10*time.Millisecond)
 	}
