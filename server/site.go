@@ -197,10 +197,23 @@ func access(log *slog.Logger, route string, seen httpkey.Observation) {
 	if seen.Status >= 500 || observe.LostAnswer(seen) {
 		level = slog.LevelWarn
 		if seen.Err != nil {
-			attrs = append(attrs, slog.String("error", seen.Err.Error()))
+			attrs = append(attrs, slog.String("error", causeText(seen.Err)))
 		}
 	}
 	log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// causeText is an error without the name of its operation, which holds the
+// client's key; the line has the code already.
+func causeText(err error) string {
+	var e *unavez.Error
+	if errors.As(err, &e) && e.Err != nil {
+		return e.Err.Error()
+	}
+	if e != nil {
+		return string(e.Code)
+	}
+	return err.Error()
 }
 
 // within bounds what a request of a route may take. The time for reading is
