@@ -206,6 +206,13 @@ func mediaForm(name string, params map[string]string) []byte {
 // lines (sorted by lower-case name; Content-Type and Content-Disposition as
 // mediaForm where they can be read) and its bytes.
 func formForm(body []byte, boundary string) (out []byte, ok bool) {
+	// What stands before the first part or behind the last one is in no part:
+	// such a body is compared by its bytes.
+	rest, found := bytes.CutPrefix(body, []byte("--"+boundary))
+	end := bytes.TrimSuffix(rest, []byte("\r\n"))
+	if !found || !bytes.HasSuffix(end, []byte("--"+boundary+"--")) || bytes.Count(rest, []byte("\n--"+boundary+"--")) != 1 {
+		return nil, false
+	}
 	parts := multipart.NewReader(bytes.NewReader(body), boundary)
 	for n := 0; ; n++ {
 		part, err := parts.NextRawPart()
@@ -232,7 +239,8 @@ func partHeader(header textproto.MIMEHeader) (out []byte) {
 	for _, name := range names {
 		for _, value := range header[name] {
 			form := []byte(value)
-			if name == "Content-Disposition" || name == "Content-Type" {
+			// An extended parameter (RFC 2231) would hide its plain twin.
+			if (name == "Content-Disposition" || name == "Content-Type") && !strings.Contains(value, "*") {
 				if media, params, err := mime.ParseMediaType(value); err == nil {
 					form = mediaForm(media, params)
 				}

@@ -283,6 +283,9 @@ func exchangeOf(ctx context.Context) *exchange {
 func (f *front) reverse(e *edge) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			if !safe(r.Method) && (r.Body == nil || r.Body == http.NoBody) {
+				r.Body = once{bytes.NewReader(nil)} // net/http takes X-Idempotency-Key too for leave to send twice
+			}
 			if len(r.Header[KeyHeader]) > 0 && !safe(r.Method) {
 				return f.keyed.RoundTrip(r) // a key of a method that takes none here
 			}

@@ -64,7 +64,9 @@ type Attempt struct {
 	Reason string
 	// Created is when the operation's first attempt was claimed.
 	Created time.Time
-	// Changed is when State or Fence changed last.
+	// Changed is when State or Fence changed last; for an attempt whose lease
+	// has run out never before the end of that lease, since it may have worked
+	// until then.
 	Changed time.Time
 }
 

@@ -53,6 +53,7 @@ func (a *attempt) stored(now time.Time) store.Attempt {
 func (a *attempt) seen(now time.Time) store.Attempt {
 	row := a.stored(now)
 	if a.expired(now) {
+		row.Changed = now.Add(row.LeaseLeft) // until then it may have worked
 		row.State, row.Reason, row.LeaseLeft = store.Unknown, reasonExpired, 0
 	}
 	return row

@@ -175,6 +175,7 @@ func (f *found) resume(p *piece) {
 	if store.State(f.state) == store.Processing && !p.expires.After(p.at) {
 		reason := reasonExpired
 		f.state, f.because, f.lapsed = int16(store.Unknown), &reason, true
+		f.changed = p.expires // until then it may have worked
 	}
 }
 

@@ -91,6 +91,7 @@ func (f *found) take(key store.Key, v []driver.Value) error {
 		return err
 	}
 	if f.lapsed = attempt.State == store.Processing && attempt.LeaseLeft <= 0; f.lapsed {
+		attempt.Changed = instant(at).Add(attempt.LeaseLeft) // until then it may have worked
 		attempt.State, attempt.Reason, attempt.LeaseLeft = store.Unknown, reasonExpired, 0
 	}
 	f.verdict = store.Verdict{State: attempt.State, Attempt: attempt}

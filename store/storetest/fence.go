@@ -30,6 +30,9 @@ func expiredUnknown[Tx any](b *bed[Tx]) {
 			v.Attempt.DerivedKey != gate.Identity.DerivedKey("") || v.Attempt.Origin != "POST /orders" {
 			b.Errorf("%s: attempt %+v", call, v.Attempt)
 		}
+		if ran := v.Attempt.Changed.Sub(v.Attempt.Created); ran < lease-time.Millisecond {
+			b.Errorf("%s: unknown %v after its claim, but it held its lease for %v", call, ran, lease)
+		}
 	}
 	check("Look", b.look(gate, store.Unknown))
 	check("Begin", b.refused(b.worker(1), gate, store.Unknown))
