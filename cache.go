@@ -75,6 +75,15 @@ func (c *cache) put(key store.Key, outcome *Outcome, at time.Time) {
 	}
 }
 
+// clear forgets everything: the database's history is another one now.
+func (c *cache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.order.Init()
+	clear(c.byKey)
+	c.size = 0
+}
+
 // remove drops an entry; the mutex is held.
 func (c *cache) remove(el *list.Element) {
 	e := c.order.Remove(el).(*entry)

@@ -576,6 +576,35 @@ func TestTenThousandDuplicatesOfOneSlowOperationCostNoGateAndLittleMemory(t *tes
 	}
 }
 
+// restored is a store that can lose its history.
+type restored struct {
+	*faulty
+	changed func()
+}
+
+func (r *restored) OnIncarnation(changed func()) { r.changed = changed }
+
+func TestAnotherIncarnationForgetsWhatTheWorkerRemembers(t *testing.T) {
+	t.Parallel()
+	r := &restored{faulty: newStore()}
+	engine, err := unavez.New(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs counter
+	if _, err := engine.Do(t.Context(), operation("4711"), writes("order", &runs)); err != nil {
+		t.Fatal(err)
+	}
+	r.Store = newStore().Store // yesterday's backup: effect and outcome are lost together
+	if out, err := engine.Do(t.Context(), operation("4711"), writes("order", &runs)); err != nil || !out.Replayed {
+		t.Errorf("before anybody noticed: %+v, %v", out, err)
+	}
+	r.changed()
+	if out, err := engine.Do(t.Context(), operation("4711"), writes("order", &runs)); err != nil || out.Replayed || runs.get("order") != 2 {
+		t.Errorf("after: %+v, %v, %d runs", out, err, runs.get("order"))
+	}
+}
+
 func TestAWorkerBoundsItsWaiters(t *testing.T) {
 	t.Parallel()
 	engine := newEngine(t, newStore(), &unavez.Options{Waiters: -1})

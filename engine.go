@@ -115,6 +115,9 @@ func New[Tx any](ledger store.Ledger[Tx], opts *Options) (*Engine[Tx], error) {
 	e.flights = newFlights(max(o.Waiters, 0), ledger.Peek)
 	e.cache = newCache(max(o.CacheSize, 0))
 	e.refused = newRefusals()
+	if s, ok := ledger.(store.Incarnated); ok {
+		s.OnIncarnation(e.cache.clear)
+	}
 	return e, nil
 }
 
