@@ -18,6 +18,7 @@ type cache struct {
 	limit int
 
 	mu    sync.Mutex
+	era   int // counts the incarnations of the database
 	size  int
 	order *list.List // of *entry, most recently used first
 	byKey map[store.Key]*list.Element
@@ -52,9 +53,9 @@ func (c *cache) get(key store.Key) (*Outcome, bool) {
 	return e.outcome, true
 }
 
-// put remembers an outcome read or committed at the given moment. One that
-// would take more than a sixteenth of the cache is left out.
-func (c *cache) put(key store.Key, outcome *Outcome, at time.Time) {
+// put remembers an outcome read or committed at the given moment, in the given
+// era. One that would take more than a sixteenth of the cache is left out.
+func (c *cache) put(key store.Key, outcome *Outcome, at time.Time, era int) {
 	size := entryOverhead + len(outcome.Result.Body) + len(outcome.Fingerprint.Sum)
 	for _, f := range outcome.Result.Header {
 		size += len(f.Name) + len(f.Value) + 32
@@ -65,6 +66,9 @@ func (c *cache) put(key store.Key, outcome *Outcome, at time.Time) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if era != c.era {
+		return
+	}
 	if el, ok := c.byKey[key]; ok {
 		c.remove(el)
 	}
@@ -82,6 +86,14 @@ func (c *cache) clear() {
 	c.order.Init()
 	clear(c.byKey)
 	c.size = 0
+	c.era++
+}
+
+// current is the era to give to put for what is read from now on.
+func (c *cache) current() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.era
 }
 
 // remove drops an entry; the mutex is held.

@@ -20,7 +20,7 @@ func TestCacheStaysWithinItsBytesAndKeepsTheLastUsed(t *testing.T) {
 	const limit = 64 << 10
 	c := newCache(limit)
 	put := func(n int) {
-		c.put(keyOf(n), &Outcome{Result: Result{Body: make([]byte, 600), Header: []Field{{Name: "A", Value: "b"}}}, Left: time.Hour}, time.Now())
+		c.put(keyOf(n), &Outcome{Result: Result{Body: make([]byte, 600), Header: []Field{{Name: "A", Value: "b"}}}, Left: time.Hour}, time.Now(), 0)
 	}
 	put(0)
 	for n := 1; n < 1000; n++ {
@@ -35,7 +35,7 @@ func TestCacheStaysWithinItsBytesAndKeepsTheLastUsed(t *testing.T) {
 	if _, ok := c.get(keyOf(1)); ok {
 		t.Error("the oldest entry is still there")
 	}
-	c.put(keyOf(-1), &Outcome{Result: Result{Body: make([]byte, limit/16)}, Left: time.Hour}, time.Now())
+	c.put(keyOf(-1), &Outcome{Result: Result{Body: make([]byte, limit/16)}, Left: time.Hour}, time.Now(), 0)
 	if _, ok := c.get(keyOf(-1)); ok {
 		t.Error("one entry may take the whole cache")
 	}
@@ -45,9 +45,13 @@ func TestCacheForgetsWithTheRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(1 << 20)
-		c.put(keyOf(1), &Outcome{Left: time.Minute}, time.Now().Add(-30*time.Second)) // read half a minute ago
+		c.put(keyOf(1), &Outcome{Left: time.Minute}, time.Now().Add(-30*time.Second), 0) // read half a minute ago
 		if _, ok := c.get(keyOf(1)); !ok {
 			t.Error("gone before its time")
+		}
+		c.put(keyOf(2), &Outcome{Left: time.Minute}, time.Now(), 1) // read in another incarnation
+		if _, ok := c.get(keyOf(2)); ok {
+			t.Error("an outcome of another incarnation is there")
 		}
 		time.Sleep(31 * time.Second)
 		if _, ok := c.get(keyOf(1)); ok || c.size != 0 {

@@ -57,7 +57,7 @@ func (e *Engine[Tx]) runFlight(ctx context.Context, c *call, f *flight, run func
 			e.flights.end(c.gate.Key, f, ended)
 		}
 	}()
-	at := time.Now()
+	at, era := time.Now(), e.cache.current()
 	found, err := run(ctx, f)
 	if err != nil {
 		var failure *Error
@@ -71,7 +71,7 @@ func (e *Engine[Tx]) runFlight(ctx context.Context, c *call, f *flight, run func
 	}
 	ended = found
 	if found.State == store.Completed {
-		e.cache.put(c.gate.Key, found, at)
+		e.cache.put(c.gate.Key, found, at, era)
 	}
 	if found.Replayed {
 		e.sees(c, SawReplayed, found.Attempt, false, nil)
