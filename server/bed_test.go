@@ -143,12 +143,18 @@ func (b *bed) text(configuration string) string {
 	return strings.ReplaceAll(configuration, "APP", b.app.URL)
 }
 
-// start serves a configuration. STORE, APP and the listeners are filled in.
+// start serves a configuration on SQLite. APP and the listeners are filled in.
 func start(t *testing.T, configuration string, change ...func(*Options)) *bed {
 	t.Helper()
-	dir := t.TempDir()
-	b := &bed{t: t, app: newApp(t), file: filepath.Join(dir, "unavez.yaml"), log: &lines{grew: make(chan struct{})}, reload: make(chan struct{}, 1)}
-	b.write("store: sqlite:" + filepath.Join(dir, "unavez.db") + "\nlisten: 127.0.0.1:0\n" + configuration)
+	return startOn(t, newApp(t), "store: sqlite:"+filepath.Join(t.TempDir(), "unavez.db"), configuration, change...)
+}
+
+// startOn does the same in front of an application and on the store and lease
+// that are given.
+func startOn(t *testing.T, app *app, place, configuration string, change ...func(*Options)) *bed {
+	t.Helper()
+	b := &bed{t: t, app: app, file: filepath.Join(t.TempDir(), "unavez.yaml"), log: &lines{grew: make(chan struct{})}, reload: make(chan struct{}, 1)}
+	b.write(place + "\nlisten: 127.0.0.1:0\n" + configuration)
 	b.serve(change...)
 	return b
 }
@@ -346,3 +352,6 @@ const single = `
 auth: {mode: single_tenant}
 outbound: {allow: [127.0.0.1/32]}
 `
+
+// contains tells whether the text was logged.
+func contains(l *lines, text string) bool { return strings.Contains(l.String(), text) }

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -28,10 +30,13 @@ var _ lease.Marker = (*fastLease)(nil)
 // openLease makes the lease that a configuration names and sends it one call.
 // No answer is no reason not to start: the error says so, and the lease comes
 // with it.
-func openLease(ctx context.Context, from config.Secret, log *slog.Logger) (*fastLease, error) {
+//
+// Installations may share a Redis: the same operation has the same key in all of
+// them, so each database has a prefix of its own.
+func openLease(ctx context.Context, from config.Secret, database string, log *slog.Logger) (*fastLease, error) {
 	// The client's only way to log is one for the whole process.
 	goredis.SetLogger(clientLog{log})
-	l, err := redis.Open(from.Reveal(), nil)
+	l, err := redis.Open(from.Reveal(), &redis.Options{Prefix: leasePrefix(database)})
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +44,12 @@ func openLease(ctx context.Context, from config.Secret, log *slog.Logger) (*fast
 	err = l.Release(ctx, "start", rand.Text()) // gives back what nobody holds
 	f.heard(ctx, err)
 	return f, err
+}
+
+// leasePrefix is that of a database's leases.
+func leasePrefix(database string) string {
+	sum := sha256.Sum256([]byte(database))
+	return redis.DefaultPrefix + hex.EncodeToString(sum[:8]) + ":"
 }
 
 // Acquire takes the lease of a key, as lease.Leaser has it.

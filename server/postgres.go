@@ -31,8 +31,17 @@ func openPostgres(ctx context.Context, from config.Secret) (*storage, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store %s: %w", name, explained(err)), disconnect(pool))
 	}
-	return &storage{store: s, engine: engineFor(s), close: func() error { return disconnect(pool) }}, nil
+	var id string
+	if err := pool.QueryRow(ctx, identity).Scan(&id); err != nil {
+		return nil, errors.Join(fmt.Errorf("store %s: %w", name, explained(err)), disconnect(pool))
+	}
+	return &storage{store: s, engine: engineFor(s), name: id, close: func() error { return disconnect(pool) }}, nil
 }
+
+// identity tells one database from all others, by whatever address it is
+// reached and whichever of its standbys was promoted.
+const identity = `SELECT c.system_identifier || '/' || d.oid FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d
+WHERE d.datname = pg_catalog.current_database()`
 
 // connect opens connections to a database and tries one. The name is what may
 // be shown of the URL.

@@ -93,7 +93,7 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 	// Each route bounds its own operations; who is calling is the edge's affair.
 	o := &unavez.Options{SingleTenant: true, Observe: p.metrics.Engine}
 	if !c.Lease.Empty() {
-		if p.lease, err = openLease(ctx, c.Lease, p.log); p.lease == nil {
+		if p.lease, err = openLease(ctx, c.Lease, p.storage.name, p.log); p.lease == nil {
 			return err
 		}
 		if err != nil {
@@ -213,6 +213,9 @@ func (p *process) httpServer(handler http.Handler) *http.Server {
 	}
 }
 
+// readyLimit is how long a database may take to show that it is there.
+const readyLimit = 5 * time.Second
+
 // admin makes the handler for operators.
 func (p *process) admin() http.Handler {
 	return admin.New(admin.Options{
@@ -223,6 +226,8 @@ func (p *process) admin() http.Handler {
 			if p.stopping.Load() {
 				return errors.New("stopping")
 			}
+			ctx, cancel := context.WithTimeout(ctx, readyLimit)
+			defer cancel()
 			_, err := p.operations.Counts(ctx)
 			return err
 		},

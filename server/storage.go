@@ -27,8 +27,10 @@ type storage struct {
 	}
 	// engine makes the engine over it.
 	engine func(*unavez.Options) (engine, error)
-	db     *sql.DB // of SQLite, for the built-in example
-	close  func() error
+	// name is the same for every worker on one database, and for no other.
+	name  string
+	db    *sql.DB // of SQLite, for the built-in example
+	close func() error
 }
 
 // engine is an unavez.Engine, whatever its transactions are.
@@ -91,7 +93,11 @@ func openSQLite(path string) (*storage, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store sqlite:%s: %w", path, err), db.Close())
 	}
-	return &storage{store: s, engine: engineFor(s), db: db, close: db.Close}, nil
+	name, err := filepath.Abs(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("store sqlite:%s: %w", path, err), db.Close())
+	}
+	return &storage{store: s, engine: engineFor(s), name: name, db: db, close: db.Close}, nil
 }
 
 // fdatasync makes the driver commit with fdatasync(2) where there is one, as
