@@ -26,6 +26,7 @@ func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, s
 	if err != nil {
 		return nil, store.Verdict{}, err
 	}
+	s.witness(ctx, value(f.incarnation))
 	v, err := f.verdict(claim.Key)
 	if err != nil || !f.granted {
 		return nil, v, err

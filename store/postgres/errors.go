@@ -29,6 +29,7 @@ const (
 const (
 	stateUniqueViolation    = "23505"
 	stateReadOnly           = "25006"
+	stateRecovery           = "55000" // pg_current_wal_insert_lsn on a standby
 	stateAborted            = "25P02"
 	stateIdleTimeout        = "25P03"
 	stateTransactionTimeout = "25P04"
@@ -126,7 +127,7 @@ func classifyState(pg *pgconn.PgError, err error) error {
 			return &fault{store.ErrLimit, "a statement was over the limit", err}
 		}
 		return &fault{store.ErrUnavailable, "statement was cancelled", err}
-	case stateReadOnly:
+	case stateReadOnly, stateRecovery:
 		return &fault{store.ErrUnavailable, "database is read-only: is this a standby?", err}
 	case statePrivilege:
 		return &fault{nil, "missing right: run unavez migrate as a member of unavez_migrate, and GRANT unavez_app TO the role that runs", err}
@@ -162,7 +163,10 @@ func fatal(err error) bool {
 // have happened.
 func lost(err error) error {
 	var pg *pgconn.PgError
+	var known *fault
 	switch {
+	case err == nil, errors.As(err, &known), errors.Is(err, store.ErrNotFound):
+		return err
 	case errors.As(err, &pg) && (!fatal(err) || pg.Code == stateIdleTimeout): // it was idle, and never saw the trip
 		return classify(err)
 	case errors.Is(err, pgx.ErrTxClosed), pgconn.SafeToRetry(err):

@@ -173,6 +173,7 @@ func TestKeyOfAStoppedWorkerIsFreeWithinItsLimit(t *testing.T) {
 	w.free(t, gate)
 	w.do(t, gate, "another")
 	c.signal(syscall.SIGCONT)
+	c.goOn()
 	c.wait("refused") // its late commit
 	rowsAre(t, d, "another")
 }

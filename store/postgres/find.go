@@ -13,7 +13,8 @@ type found struct {
 	at                       *time.Time
 	granted, stale, lapsed   bool
 	attempt                  *int64
-	timeline, durability     *string
+	incarnation              *int64
+	durability               *string
 	operation                *string
 	number                   *int64
 	version                  *int32
@@ -29,7 +30,7 @@ type found struct {
 // columns are the destinations of the row, in its order.
 func (f *found) columns() []any {
 	return []any{
-		&f.state, &f.at, &f.granted, &f.stale, &f.lapsed, &f.attempt, &f.timeline, &f.durability,
+		&f.state, &f.at, &f.granted, &f.stale, &f.lapsed, &f.attempt, &f.incarnation, &f.durability,
 		&f.operation, &f.number, &f.version, &f.fingerprint, &f.expires,
 		&f.ended, &f.code, &f.unreplayable, &f.header, &f.body, &f.checksum,
 		&f.due, &f.created, &f.changed, &f.derived, &f.origin, &f.because,

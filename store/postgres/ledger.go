@@ -40,6 +40,10 @@ func (s *Store) acquire(ctx context.Context, gate store.Gate) (*txn, error) {
 	if err != nil {
 		return nil, acquiring(err)
 	}
+	if err := s.greet(ctx, conn.Conn()); err != nil {
+		conn.Release()
+		return nil, opening(ctx, err)
+	}
 	return &txn{unit: s.unit(conn.Conn(), gate), conn: conn, guard: &guard{}}, nil
 }
 
@@ -125,6 +129,7 @@ func (s *Store) Settle(ctx context.Context, key store.Key) (store.Verdict, error
 	if err := s.row(ctx, gateText, []any{uuid(key), key.Hash64(), false, nil, nil}, f.columns()...); err != nil {
 		return store.Verdict{}, err
 	}
+	s.witness(ctx, value(f.incarnation))
 	return f.verdict(key)
 }
 

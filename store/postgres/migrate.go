@@ -36,10 +36,18 @@ type Settings struct {
 	// NoRing keeps all outcomes in one table, purged by DELETE. Transactions
 	// above READ COMMITTED need it.
 	NoRing bool
+	// Doubt is for how long after a change of the database's history (a
+	// failover, a restore) a first claim becomes unknown instead of being
+	// granted: the claim before it may have been lost, and its outside call
+	// made. Default 5 min; negative means not at all.
+	Doubt time.Duration
 }
 
 // defaultRing is the retention of HTTP requests.
 const defaultRing = 48 * time.Hour
+
+// defaultDoubt outlasts the retries of a request.
+const defaultDoubt = 5 * time.Minute
 
 // minRing is twice the longest limit of a transaction.
 const minRing = 20 * time.Minute
@@ -138,11 +146,14 @@ func set(ctx context.Context, tx pgx.Tx, settings Settings) error {
 	if settings.Ring < minRing {
 		return fmt.Errorf("postgres store: Ring: %v, want at least %v", settings.Ring, minRing)
 	}
+	if settings.Doubt == 0 {
+		settings.Doubt = defaultDoubt
+	}
 	// The slot that was current before the ring was left is current again when
 	// it is taken up.
-	const text = "UPDATE unavez.ledger SET ring = $1, slot = CASE WHEN $2 THEN -1 ELSE" +
+	const text = "UPDATE unavez.ledger SET ring = $1, doubt = $3, slot = CASE WHEN $2 THEN -1 ELSE" +
 		" (SELECT number FROM unavez.slot WHERE ring = 'outcome' AND state = 'current') END"
-	_, err := tx.Exec(ctx, text, microseconds(settings.Ring), settings.NoRing)
+	_, err := tx.Exec(ctx, text, microseconds(settings.Ring), settings.NoRing, microseconds(settings.Doubt))
 	return err
 }
 

@@ -251,7 +251,8 @@ func refusal(state string) error {
 }
 
 // decide checks what all actions of people have in common. A transaction that
-// runs the operation holds its lock and wins over the person.
+// runs the operation holds its lock and wins over the person. A refused action
+// writes nothing.
 func (s *Store) decide(ctx context.Context, action store.Action, act decision) error {
 	if n := len(action.Actor); n == 0 || n > maxActor {
 		return fmt.Errorf("postgres store: action: actor of %d bytes, want 1 to %d", n, maxActor)
@@ -261,9 +262,7 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 	}
 	action.Actor, action.Reason = strings.ToValidUTF8(action.Actor, "\ufffd"), cut(action.Reason)
 	key := uuid(action.Key)
-	// A refusal commits too: that a lease has run out is written all the same.
-	var refused error
-	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+	return lost(pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		f := &found{}
 		if err := tx.QueryRow(ctx, gateText, key, action.Key.Hash64(), false, nil, nil).Scan(f.columns()...); err != nil {
 			return err
@@ -273,13 +272,13 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 		case err != nil:
 			return err
 		case v.State == store.Processing && a == nil:
-			refused = refusal("in flight")
+			return refusal("in flight")
 		case v.State == store.Free:
-			refused = store.ErrNotFound
+			return store.ErrNotFound
 		case a == nil:
-			refused = refusal(v.State.String())
+			return refusal(v.State.String())
 		case action.Fence != 0 && action.Fence != a.Fence:
-			refused = refusal(fmt.Sprintf("at attempt %d", a.Fence))
+			return refusal(fmt.Sprintf("at attempt %d", a.Fence))
 		default:
 			if f.lapsed {
 				_, err := tx.Exec(ctx, moveText, key, a.Fence, int16(store.Processing), int16(store.Unknown), "store", a.Reason)
@@ -287,19 +286,9 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 					return err
 				}
 			}
-			err := act(ctx, tx, a, f.stale)
-			if known, ok := err.(*fault); ok { //nolint:errorlint // it is a refusal of ours as it is
-				refused = known
-				return nil
-			}
-			return err
+			return act(ctx, tx, a, f.stale)
 		}
-		return nil
-	})
-	if err != nil {
-		return lost(err)
-	}
-	return refused
+	}))
 }
 
 // Counts for metrics.

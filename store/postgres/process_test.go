@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 type process struct {
 	t   *testing.T
 	cmd *exec.Cmd
+	in  io.WriteCloser
 	out *bufio.Scanner
 }
 
@@ -25,10 +27,14 @@ func start(t *testing.T, role, url string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return &process{t, cmd, bufio.NewScanner(out)}
+	return &process{t, cmd, in, bufio.NewScanner(out)}
 }
 
 // wait reads what the process says until it says want.
@@ -40,6 +46,14 @@ func (p *process) wait(want string) {
 		}
 	}
 	p.t.Fatalf("process ended without saying %q: %v", want, p.out.Err())
+}
+
+// goOn lets a process go on that waits to be told so.
+func (p *process) goOn() {
+	p.t.Helper()
+	if err := p.in.Close(); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 // signal sends a signal that does not end it, or lets it go on.

@@ -41,6 +41,11 @@ const enterText = "SELECT pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.in
 	" pg_catalog.set_config('tcp_user_timeout', $2::pg_catalog.text, true)," +
 	" pg_catalog.set_config('unavez.tx', $3::pg_catalog.text, true)"
 
+// incarnationText compares the history that the ledger knows with the server's:
+// the number of the incarnation, or -1.
+const incarnationText = "CASE WHEN l.timeline OPERATOR(pg_catalog.=) pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8)" +
+	" THEN l.incarnation ELSE -1 END"
+
 // The kinds of rows that a read finds.
 const (
 	kindOutcome   = 1
@@ -54,7 +59,7 @@ const (
 func readText(l layout) string {
 	var b strings.Builder
 	b.WriteString("SELECT l.slot, l.live, l.tombstone_live, pg_catalog.clock_timestamp()," +
-		" pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8), x.*" +
+		" " + incarnationText + ", x.*" +
 		" FROM unavez.ledger l LEFT JOIN (SELECT 3 AS kind, a.state, a.fence AS number, a.version, a.operation, a.fingerprint, a.expires, a.due AS second, a.created AS first, a.changed," +
 		" NULL::pg_catalog.int8 AS code, NULL::pg_catalog.bool AS unreplayable, NULL::pg_catalog.bytea AS checksum, NULL::pg_catalog.bytea AS header, NULL::pg_catalog.bytea AS body," +
 		" a.derived, a.origin, a.reason FROM unavez.attempt a WHERE a.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid")
@@ -83,7 +88,7 @@ func readText(l layout) string {
 func probeText(l layout) string {
 	var b strings.Builder
 	b.WriteString("SELECT l.slot, l.live, l.tombstone_live," +
-		" pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8)," +
+		" " + incarnationText + "," +
 		" EXISTS (SELECT FROM unavez.attempt a WHERE a.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid) OR EXISTS (SELECT FROM unavez.outcome_table o WHERE o.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)")
 	for n := range outcomeSlots {
 		if l.live&(1<<n) != 0 {
@@ -103,7 +108,7 @@ func probeText(l layout) string {
 type piece struct {
 	layout
 	at                              time.Time
-	timeline                        string
+	incarnation                     int64
 	kind                            *int32
 	state                           *int16
 	number                          *int64
@@ -126,12 +131,12 @@ func gather(rows pgx.Rows) (*found, layout, error) {
 	ended := false
 	for rows.Next() {
 		p := &piece{}
-		if err := rows.Scan(&p.slot, &p.live, &p.tombstone, &p.at, &p.timeline, &p.kind, &p.state, &p.number, &p.version, &p.operation, &p.fingerprint,
+		if err := rows.Scan(&p.slot, &p.live, &p.tombstone, &p.at, &p.incarnation, &p.kind, &p.state, &p.number, &p.version, &p.operation, &p.fingerprint,
 			&p.expires, &p.second, &p.first, &p.changed, &p.code, &p.unreplayable, &p.checksum, &p.header, &p.body,
 			&p.derived, &p.origin, &p.because); err != nil {
 			return nil, l, err
 		}
-		l, f.at, f.timeline = p.layout, &p.at, &p.timeline
+		l, f.at, f.incarnation = p.layout, &p.at, &p.incarnation
 		switch kind := value(p.kind); {
 		case kind == kindAttempt:
 			attempt, f.attempt = p, p.number
@@ -175,6 +180,7 @@ func (f *found) resume(p *piece) {
 	if store.State(f.state) == store.Processing && !p.expires.After(p.at) {
 		reason := reasonExpired
 		f.state, f.because, f.lapsed = int16(store.Unknown), &reason, true
+		f.changed = p.expires // until then it may have worked
 		f.changed = p.expires // until then it may have worked
 	}
 }

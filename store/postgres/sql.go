@@ -235,6 +235,9 @@ func (s *SQLStore) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.T
 		return nil, v, err
 	}
 	t, err := s.open(ctx, func(ctx context.Context, conn *pgx.Conn) (*unit, pgx.Tx, error) {
+		if err := s.greet(ctx, conn); err != nil {
+			return nil, nil, opening(ctx, err)
+		}
 		u := s.unit(conn, gate)
 		inner, found, err := u.enter(ctx, before)
 		v = found
@@ -252,6 +255,9 @@ func (s *SQLStore) Finish(ctx context.Context, gate store.Gate, fence int64) (st
 		return s.finishForeign(ctx, gate, fence)
 	}
 	t, err := s.open(ctx, func(ctx context.Context, conn *pgx.Conn) (*unit, pgx.Tx, error) {
+		if err := s.greet(ctx, conn); err != nil {
+			return nil, nil, opening(ctx, err)
+		}
 		u := s.unit(conn, gate)
 		inner, err := u.resume(ctx, fence)
 		if err != nil {

@@ -52,8 +52,7 @@ func sqlWrite(ctx context.Context, tx *sql.Tx, row string) error {
 	return sqlSays(ctx, tx, "INSERT INTO public.business (row) VALUES ($1)", row)
 }
 
-func sqlHarness(t *testing.T, open func(*pgxpool.Pool) *sql.DB) storetest.Harness[*sql.Tx] {
-	d := fresh(t, nil)
+func sqlHarness(t *testing.T, d *database, open func(*pgxpool.Pool) *sql.DB) storetest.Harness[*sql.Tx] {
 	first := d.sqlWorker(t, open, nil)
 	h := common[*sql.Tx](d)
 	h.Ledger = first.SQLStore
@@ -91,8 +90,9 @@ func sqlHarness(t *testing.T, open func(*pgxpool.Pool) *sql.DB) storetest.Harnes
 
 func TestDatabaseSQLHoldsWhatEveryStorePromises(t *testing.T) {
 	t.Run("ours", func(t *testing.T) {
+		all := &beds{t: t}
 		storetest.Run(t, func(t *testing.T) storetest.Harness[*sql.Tx] {
-			h := sqlHarness(t, postgres.OpenDB)
+			h := sqlHarness(t, all.fresh(t), postgres.OpenDB)
 			h.EndByHandler = []func(ctx context.Context, tx *sql.Tx) error{
 				func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
 				func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
@@ -112,8 +112,9 @@ func TestDatabaseSQLHoldsWhatEveryStorePromises(t *testing.T) {
 		})
 	})
 	t.Run("foreign", func(t *testing.T) {
+		all := &beds{t: t}
 		storetest.Run(t, func(t *testing.T) storetest.Harness[*sql.Tx] {
-			return sqlHarness(t, func(pool *pgxpool.Pool) *sql.DB { return stdlib.OpenDBFromPool(pool) })
+			return sqlHarness(t, all.fresh(t), func(pool *pgxpool.Pool) *sql.DB { return stdlib.OpenDBFromPool(pool) })
 		})
 	})
 }

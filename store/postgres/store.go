@@ -32,6 +32,7 @@ type Store struct {
 	opts    Options
 	markers atomic.Uint64    // the last marker given to a transaction
 	seen    atomic.Uint64    // the last layout seen
+	history                  // what is known of the database's history
 	small   map[string]int64 // a slot of this ring with less bytes is purged row by row
 }
 
@@ -41,6 +42,7 @@ var (
 	_ store.Attempts[pgx.Tx] = (*Store)(nil)
 	_ store.Operations       = (*Store)(nil)
 	_ store.Upkeep           = (*Store)(nil)
+	_ store.Incarnated       = (*Store)(nil)
 )
 
 // smallSlot is the size from which a slot is emptied as a whole.
@@ -99,11 +101,14 @@ func (s *Store) check(ctx context.Context) error {
 	}
 	var spoken, encoding string
 	var l layout
-	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), slot, live, tombstone_live, pg_catalog.current_setting('server_encoding') FROM unavez.ledger"
-	if err := conn.QueryRow(ctx, text).Scan(&spoken, &l.slot, &l.live, &l.tombstone, &encoding); err != nil {
+	var incarnation int64
+	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), slot, live, tombstone_live," +
+		" pg_catalog.current_setting('server_encoding'), unavez.new_incarnation(false) FROM unavez.ledger"
+	if err := conn.QueryRow(ctx, text).Scan(&spoken, &l.slot, &l.live, &l.tombstone, &encoding, &incarnation); err != nil {
 		return classify(err)
 	}
 	s.seen.Store(l.pack())
+	s.number.Store(incarnation)
 	switch {
 	case spoken != protocol:
 		return fmt.Errorf("postgres store: database follows protocol %q, this program %s: they would not exclude each other's operations", spoken, protocol)

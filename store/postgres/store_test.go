@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"testing"
 	"time"
@@ -277,8 +278,9 @@ func TestStoreHoldsWhatEveryStorePromises(t *testing.T) {
 		"pooler": {config: func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }}, // nothing is prepared
 	} {
 		t.Run(name, func(t *testing.T) {
+			all := &beds{t: t}
 			storetest.Run(t, func(t *testing.T) storetest.Harness[pgx.Tx] {
-				d := fresh(t, nil)
+				d := all.fresh(t)
 				open := func(t *testing.T) *worker {
 					w := d.worker(t, nil, func(c *pgxpool.Config) {
 						if change.config != nil {
@@ -360,9 +362,10 @@ func child(role string) {
 		fail(err)
 	}
 	fmt.Println("wrote")
-	if role == "stopped" { // goes on when its limit is over
-		<-time.After(2 * gate.Limit)
-		_, err := txn.Commit(ctx, completed(row))
+	if role == "stopped" { // goes on when it is told that its key was free
+		_, err := io.ReadAll(os.Stdin)
+		fail(err)
+		_, err = txn.Commit(ctx, completed(row))
 		if !errors.Is(err, store.ErrLimit) {
 			fail(fmt.Errorf("commit: %w", err))
 		}

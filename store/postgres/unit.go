@@ -86,12 +86,12 @@ func (u *unit) open(ctx context.Context) (tx pgx.Tx, granted, known bool, err er
 	batch.Queue(enterText, u.gate.Key.Hash64(), milliseconds(u.gate.Limit), u.marker).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&granted, &u.durability, nil, nil, nil, nil, nil)
 	})
-	var timeline string
+	var incarnation int64
 	if s.above() {
 		known = true // it was read before
 	} else {
 		batch.Queue(probeText(read), uuid(u.gate.Key)).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&u.layout.slot, &u.layout.live, &u.layout.tombstone, &timeline, &known)
+			return row.Scan(&u.layout.slot, &u.layout.live, &u.layout.tombstone, &incarnation, &known)
 		})
 	}
 	results := u.conn.SendBatch(ctx, batch)
@@ -100,6 +100,9 @@ func (u *unit) open(ctx context.Context) (tx pgx.Tx, granted, known bool, err er
 	}
 	if u.layout != read {
 		s.seen.Store(u.layout.pack())
+	}
+	if incarnation != 0 {
+		s.witness(ctx, incarnation)
 	}
 	// A slot may have been taken into use since this store looked last.
 	return results.Tx(), granted, known || !read.covers(u.layout), nil
@@ -114,6 +117,9 @@ func (s *Store) again(ctx context.Context, from source, key store.Key, now layou
 			return nil, now, err
 		}
 		if f, now, err = gather(rows); err != nil || read.covers(now) {
+			if f != nil {
+				s.witness(ctx, *f.incarnation)
+			}
 			return f, now, err
 		}
 	}
@@ -133,6 +139,7 @@ func (u *unit) resume(ctx context.Context, fence int64) (pgx.Tx, error) {
 	if err := results.Close(); err != nil {
 		return nil, opening(ctx, err)
 	}
+	u.s.witness(ctx, value(f.incarnation))
 	return results.Tx(), u.owns(f, fence)
 }
 

@@ -13,7 +13,15 @@ CREATE TABLE unavez.ledger (
     live           integer NOT NULL, -- bit n: outcome_n is read
     ring           bigint  NOT NULL, -- the longest retention that goes into the ring, in microseconds
     tombstone_slot integer NOT NULL,
-    tombstone_live integer NOT NULL
+    tombstone_live integer NOT NULL,
+    -- The database's history: the cluster, the timeline of its log, and a number
+    -- that counts the changes of both and what an operator says. Until doubted a
+    -- first claim is not granted, since the claim before it may have been lost.
+    system      bigint      NOT NULL,
+    timeline    text        NOT NULL,
+    incarnation bigint      NOT NULL,
+    doubt       bigint      NOT NULL, -- microseconds
+    doubted     timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
 -- The life of each slot; only a purge reads and writes it. copied is how far
@@ -112,7 +120,9 @@ CREATE VIEW unavez.outcome AS
     UNION ALL SELECT * FROM unavez.outcome_table;
 
 INSERT INTO unavez.setting (name, value) VALUES ('protocol', '1');
-INSERT INTO unavez.ledger (slot, live, ring, tombstone_slot, tombstone_live) VALUES (0, 1, 172800000000, 0, 1);
+INSERT INTO unavez.ledger (slot, live, ring, tombstone_slot, tombstone_live, system, timeline, incarnation, doubt, doubted)
+    SELECT 0, 1, 172800000000, 0, 1, c.system_identifier, substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), 1, 300000000, '-infinity'
+    FROM pg_control_system() c;
 INSERT INTO unavez.slot (ring, number, state, since)
     SELECT 'outcome', n, CASE n WHEN 0 THEN 'current' ELSE 'empty' END, clock_timestamp() FROM generate_series(0, 3) n
     UNION ALL

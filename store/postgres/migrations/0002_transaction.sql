@@ -19,7 +19,7 @@ CREATE TYPE unavez.found AS (
     stale         boolean,     -- rows of an earlier, forgotten life are still there
     lapsed        boolean,     -- the lease has run out, which is not written yet
     attempt_fence bigint,      -- of the attempt, also beside an outcome
-    timeline      text,        -- of the database's history
+    incarnation   bigint,      -- of the database's history; -1 where it has changed unseen
     durability    text,        -- synchronous_commit as it was configured
     -- of the outcome, the tombstone or the attempt
     operation     text,
@@ -50,6 +50,28 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT ('x' OPERATOR(pg_catalog.||) pg_catalog.substr(pg_catalog.replace(operation_key::pg_catalog.text, '-', ''), 1, 16))::pg_catalog.bit(64)::pg_catalog.int8
            OPERATOR(pg_catalog.#) 8461807911012278273::pg_catalog.int8
 $$;
+
+-- new_incarnation writes down that the database's history is another one: by
+-- the cluster's identifier, by the timeline of its log (that of the control file
+-- is stale after a promotion), or because somebody says so. It returns the
+-- number of the incarnation.
+CREATE FUNCTION unavez.new_incarnation(said boolean) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    l unavez.ledger;
+    cluster bigint;
+    line text := substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8);
+BEGIN
+    SELECT c.system_identifier INTO STRICT cluster FROM pg_control_system() c;
+    SELECT * INTO STRICT l FROM unavez.ledger;
+    IF said OR l.timeline <> line OR l.system <> cluster THEN
+        UPDATE unavez.ledger x SET system = cluster, timeline = line, incarnation = x.incarnation + 1,
+            doubted = clock_timestamp() + x.doubt * interval '1 microsecond'
+            WHERE said OR x.timeline <> line OR x.system <> cluster;
+        SELECT * INTO STRICT l FROM unavez.ledger;
+    END IF;
+    RETURN l.incarnation;
+END $$;
 
 -- gate locks the operation, if told to, and reads it. The read comes after the
 -- lock and in statements of its own: it sees what the last holder committed.
@@ -89,11 +111,10 @@ BEGIN
             RETURN f;
         END IF;
     END IF;
-    f.timeline := substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8);
-
     SELECT * INTO a FROM unavez.attempt x WHERE x.key = operation_key;
     f.attempt_fence := a.fence;
     SELECT * INTO STRICT l FROM unavez.ledger;
+    f.incarnation := CASE WHEN l.timeline = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) THEN l.incarnation ELSE -1 END;
     IF l.slot >= 0 AND operation_lock IS NOT NULL AND current_setting('transaction_isolation') NOT LIKE 'read %' THEN
         RAISE EXCEPTION 'a ring needs READ COMMITTED: another transaction''s outcome could be missed at %', current_setting('transaction_isolation')
             USING ERRCODE = 'UV007', HINT = 'migrate with NoRing, so that outcomes are kept in one table';
@@ -147,6 +168,7 @@ BEGIN
         f.derived := a.derived; f.origin := a.origin; f.reason := a.reason;
         IF a.state = 1 AND a.expires <= f.at THEN
             f.state := 4; f.reason := 'lease expired'; f.lapsed := true;
+            f.changed := a.expires; -- until then it may have worked
         END IF;
     END IF;
     RETURN f;

@@ -25,8 +25,12 @@ CREATE FUNCTION unavez.claim(
 RETURNS unavez.found LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     f unavez.found;
+    doubtful boolean;
 BEGIN
     f := unavez.gate(operation_key, operation_lock, false, NULL, NULL);
+    IF f.incarnation < 0 THEN
+        PERFORM unavez.new_incarnation(false);
+    END IF;
     IF f.lapsed THEN
         PERFORM unavez.move(operation_key, f.number, 1::smallint, 4::smallint, 0, 'store', f.reason);
         f.changed := f.at;
@@ -38,6 +42,16 @@ BEGIN
         INSERT INTO unavez.attempt (key, fence, state, version, expires, due, created, changed, operation, fingerprint, derived, origin, reason)
             VALUES (operation_key, 1, 1, new_version, f.at + lease * interval '1 microsecond', f.at, f.at, f.at,
                 new_operation, new_fingerprint, new_derived, new_origin, '');
+        SELECT l.doubted > f.at INTO STRICT doubtful FROM unavez.ledger l;
+        IF doubtful THEN
+            -- An earlier claim may have been lost with the old history, and its
+            -- outside call made.
+            f.number := 1; f.version := new_version; f.operation := new_operation; f.fingerprint := new_fingerprint;
+            f.expires := f.at; f.due := f.at; f.created := f.at; f.derived := new_derived; f.origin := new_origin;
+            PERFORM unavez.move(operation_key, 1, 1::smallint, 4::smallint, 0, 'store', 'first claim after a change of the database''s history');
+            f.state := 4; f.changed := f.at; f.reason := 'first claim after a change of the database''s history';
+            RETURN f;
+        END IF;
         f.granted := true;
     ELSIF from_fence <> 0 AND f.number = from_fence AND (f.state IN (3, 4) OR f.state = 2 AND f.due <= f.at) THEN
         UPDATE unavez.attempt x SET fence = x.fence + 1, state = 1, expires = f.at + lease * interval '1 microsecond', reason = '', changed = f.at
