@@ -8,12 +8,20 @@ type baton chan struct{}
 
 func (b baton) lock() { b <- struct{}{} }
 
-// lockIn reports whether it has locked before ctx ended.
-func (b baton) lockIn(ctx context.Context) bool {
+// try reports whether it has locked without waiting.
+func (b baton) try() bool {
 	select {
 	case b <- struct{}{}:
 		return true
 	default:
+		return false
+	}
+}
+
+// lockIn reports whether it has locked before ctx ended.
+func (b baton) lockIn(ctx context.Context) bool {
+	if b.try() {
+		return true
 	}
 	select {
 	case b <- struct{}{}:

@@ -51,7 +51,9 @@
 // A transaction the application opens itself (db.BeginTx) is a group of one with
 // a plain BEGIN and COMMIT. A statement outside a transaction is a unit like any
 // other, durable when the call returns. Reads outside one, and read-only
-// transactions, use a pool of connections that cannot write.
+// transactions, use a pool of connections that cannot write. A gate reads on the
+// writer's connection while no group is open there and nobody works on it, since
+// the pages it wrote last are in its memory; else on a reader of its own.
 //
 // # What a crash, a pause, a race and a lost answer do
 //

@@ -135,9 +135,12 @@ func attemptOf(key store.Key, v []driver.Value, at int64) (*store.Attempt, error
 	return a, nil
 }
 
-// find reads on a connection of its own: what the last holder of the
-// operation's lock committed is visible to it.
+// find reads what is committed: what the last holder of the operation's lock
+// committed is visible to it.
 func (s *Store) find(ctx context.Context, key store.Key) (f *found, err error) {
+	if f := s.c.writer.glance(key); f != nil {
+		return f, nil
+	}
 	err = s.read(ctx, func(r *raw) error {
 		f, err = find(r, key)
 		return err

@@ -168,6 +168,37 @@ func TestUnitsThatWaitShareACommit(t *testing.T) {
 	})
 }
 
+func TestOpenGroupIsSeenByNobody(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		opts := patient()
+		opts.GroupTime = time.Second
+		w := fresh(t, drv, opts)
+		b, first, ran := w.follow(t, "one", "two", func(ctx context.Context, tx *sql.Tx) error { return write(ctx, tx, "two") })
+		if err := <-ran; err != nil {
+			t.Fatal(err)
+		}
+		// "one" is released and "two" has the turn, with no statement that runs.
+		look := func(want store.State) {
+			t.Helper()
+			for _, from := range []*worker{w, open(t, drv, w.path, patient())} {
+				if v, err := from.store.Look(t.Context(), gateOf("one").Key); err != nil || v.State != want {
+					t.Errorf("look: %v, %v; want %v", v.State, err, want)
+				}
+			}
+		}
+		look(store.Free)
+		w.state(t, store.Processing, "one")
+		w.rowsAre(t)
+		for name, done := range map[string]chan ended{"one": first, "two": commit(t, b, "two")} {
+			if e := <-done; e.err != nil {
+				t.Errorf("%s: %v", name, e.err)
+			}
+		}
+		look(store.Completed)
+		w.rowsAre(t, "one", "two")
+	})
+}
+
 func TestLostGroupAnswersNobody(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
 		opts := patient()

@@ -288,6 +288,25 @@ func (w *writer) lose(cause error) {
 	}
 }
 
+// glance looks for an operation on the writer's connection, if that has nothing
+// to do: what it wrote last is still in its memory, where a reader's is empty
+// after every commit. Whatever goes wrong, the caller reads elsewhere.
+func (w *writer) glance(key store.Key) *found {
+	if !w.use.try() {
+		return nil
+	}
+	defer w.use.unlock()
+	if w.raw == nil || w.group != nil || w.c.closed.Load() {
+		return nil // an open group shows what is not committed
+	}
+	w.raw.forget(w.c.schema.Load())
+	f, err := find(w.raw, key)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
 // begin opens a group for u, which has the turn, unless one is open.
 func (w *writer) begin(ctx context.Context, u *unit) error {
 	w.use.lock()
