@@ -131,7 +131,12 @@ func (e *Engine[Tx]) decide(ctx context.Context, c *call, resting *store.Attempt
 		found, verdict, err := policy(ctx, viewOf(c, resting))
 		e.sees(c, SawProbed, resting.Fence, false, err)
 		if err != nil {
-			return false, c.fail(CodeUnknown, time.Second, fmt.Errorf("probe: %w", err))
+			wait := time.Second
+			var later interface{ RetryAfter() time.Duration }
+			if errors.As(err, &later) {
+				wait = max(later.RetryAfter(), wait)
+			}
+			return false, c.fail(CodeUnknown, wait, fmt.Errorf("probe: %w", err))
 		}
 		if verdict == Done {
 			*result = &found

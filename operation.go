@@ -117,7 +117,9 @@ func (p Policy) String() string {
 // Probe asks the outside system what became of the attempt, by its derived key
 // or by anything else it knows it by. It runs outside any transaction and may
 // be called by several workers at once, so it must only look. With Done, the
-// result is what the attempt would have answered.
+// result is what the attempt would have answered. An error counts as
+// CannotTell; one with a method RetryAfter() time.Duration also says when
+// asking again makes sense.
 type Probe func(ctx context.Context, attempt *Attempt) (Result, Verdict, error)
 
 func (Probe) unknown() {}

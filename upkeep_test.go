@@ -19,7 +19,7 @@ func TestUpkeepForgetsInBatchesAndFindsAttemptsWithoutAWorker(t *testing.T) {
 		const operations = 1000
 		for i := range operations {
 			op := operation(fmt.Sprint(i))
-			op.Retention, op.Tombstone = time.Second, time.Minute
+			op.Retention, op.Tombstone = time.Second, 5*time.Minute
 			if _, err := engine.Do(t.Context(), op, writes("order", &counter{})); err != nil {
 				t.Fatal(err)
 			}

@@ -119,7 +119,7 @@ func (k *leasedWork[Tx]) answers(out unavez.Outcome, err error) {
 	default:
 		problem := engineProblem(err)
 		if code == unavez.CodeUnknown && k.policy != nil && k.policy != unavez.Unknown(unavez.Hold) {
-			problem.Header = http.Header{"Retry-After": {"1"}} // the next request decides
+			problem.nextDecides()
 		}
 		x.fail(problem)
 	}

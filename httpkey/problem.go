@@ -222,10 +222,15 @@ func engineProblem(err error) *Error {
 	case unavez.CodeExpired, unavez.CodeNotReplayable:
 		status = http.StatusUnprocessableEntity
 		detail = "The operation has ended and does not run again."
-	case unavez.CodeDiscarded, unavez.CodeParked, unavez.CodeDead:
+	case unavez.CodeDiscarded:
 		status = http.StatusConflict
+		detail = "Its owner has ended the operation; it does not run again."
+	case unavez.CodeParked, unavez.CodeDead:
+		status = http.StatusConflict
+		detail = "The operation waits for its owner. Do not send it with a new key."
 	case unavez.CodeUnknown:
 		status = http.StatusConflict
+		detail = "Its owner decides. Do not send it with a new key: it may have taken effect."
 		retry = e != nil && e.RetryAfter > 0
 	case unavez.CodeUnresolved, unavez.CodeUnavailable, unavez.CodeClosed, unavez.CodeLimit, unavez.CodeLeaseLost, unavez.CodeAborted:
 		status, retry = http.StatusServiceUnavailable, true
@@ -247,6 +252,15 @@ func engineProblem(err error) *Error {
 		p.Members = map[string]any{"operation": e.Key.String()}
 	}
 	return p
+}
+
+// nextDecides tells the client to ask again, since the next request finds out;
+// a probe may have said when.
+func (e *Error) nextDecides() {
+	if e.Header.Get("Retry-After") == "" {
+		e.Header = http.Header{"Retry-After": {"1"}}
+	}
+	e.Detail = "Repeat the request with the same key after the time in Retry-After: it finds out what happened."
 }
 
 // retryAfter is a whole number of seconds, at least one.

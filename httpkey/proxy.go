@@ -234,7 +234,7 @@ func (p *Proxy[Tx]) end(x *exchange, got *answer, out unavez.Outcome, err error)
 	default:
 		problem := engineProblem(err)
 		if _, held := p.Unknown.(unavez.Policy); unavez.CodeOf(err) == unavez.CodeUnknown && (!held || p.Unknown == unavez.Retry) {
-			problem.Header = http.Header{"Retry-After": {"1"}} // the next request decides
+			problem.nextDecides()
 		}
 		x.fail(problem)
 	}

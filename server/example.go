@@ -92,8 +92,8 @@ EXAMPLE  data      ./%[3]s  (to start anew: rm %[3]s*)
      -d '{"customer":"c-1","currency":"BRL","items":[{"sku":"A","quantity":2,"unit_price":1500}]}'
    curl http://%[1]s/orders
 
-3. Send another one that pauses in the middle, kill this process meanwhile (kill -9 %[5]s), start it again and repeat
-   (Example-Pause may be left out: it is no part of the request's identity):
+3. Send another one that pauses with its order written and not committed, kill this process meanwhile (kill -9 %[5]s),
+   start it again and repeat (Example-Pause may be left out: it is no part of the request's identity):
 
    curl -i http://%[1]s/orders -H 'Idempotency-Key: order-2' -H 'Content-Type: application/json' -H 'Example-Pause: 8s' \
      -d '{"customer":"c-2","currency":"BRL","items":[{"sku":"B","quantity":1,"unit_price":700}]}'

@@ -214,7 +214,7 @@ func (o *Ops) List(ctx context.Context, w io.Writer, asJSON bool, l ListOptions)
 	if asJSON {
 		return writeJSON(w, all)
 	}
-	return writeTable(w, all)
+	return writeTable(w, all, len(l.States) == 0)
 }
 
 // Show writes one operation with its history. It is named by its key or by its
@@ -307,9 +307,14 @@ func Migrate(ctx context.Context, o OpsOptions) (name string, err error) {
 	case at.Path == "":
 		return "", errors.New("no store named (give --config FILE or --store STORE)")
 	}
-	s, err := openSQLite(at.Path)
+	_, missing := os.Stat(at.Path)
+	s, err := openSQLite(at.Path, nil)
 	if err != nil {
 		return "", err
 	}
-	return at.Path, s.close()
+	name = at.Path
+	if errors.Is(missing, os.ErrNotExist) {
+		name += " was made, and"
+	}
+	return name, s.close()
 }

@@ -356,7 +356,7 @@ func TestAPrivateUpstreamIsRefusedWhenConnectingToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Outbound.Prefixes = nil // as where a name leads to a private address
-	s, err := openSQLite(filepath.Join(t.TempDir(), "x.db"))
+	s, err := openSQLite(filepath.Join(t.TempDir(), "x.db"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,13 @@ func writeJSON(w io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-func writeTable(w io.Writer, page admin.Page) error {
+func writeTable(w io.Writer, page admin.Page, unfinished bool) error {
 	if len(page.Operations) == 0 {
-		_, err := fmt.Fprintln(w, "no operations")
+		text := "no operations"
+		if unfinished {
+			text = "no unfinished operations (--state completed lists those that ended)"
+		}
+		_, err := fmt.Fprintln(w, text)
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -89,6 +93,9 @@ func writeOperation(w io.Writer, asJSON bool, o admin.Operation) error {
 	for _, t := range o.History {
 		row("history", fmt.Sprintf("%s  %s → %s  attempt %d  by %s: %s", t.At.UTC().Format(time.RFC3339), t.From, t.To, t.Attempt, t.Actor, t.Reason))
 	}
+	if last := len(o.History) - 1; last >= 0 && (o.State == "completed" || o.State == "discarded") && o.History[last].To != o.State {
+		row("history", fmt.Sprintf("%s  %s  attempt %d", o.Changed.UTC().Format(time.RFC3339), o.State, o.Attempt))
+	}
 	return table.Flush()
 }
 
@@ -96,7 +103,7 @@ func writeOperation(w io.Writer, asJSON bool, o admin.Operation) error {
 func hint(state string) string {
 	switch state {
 	case "unknown":
-		return "find out whether it took effect; then complete (it did), release (it did not: the next repeat runs) or discard"
+		return "with retry or probe the next repeat decides; else find out whether it took effect, then complete (it did), release (it did not: the next repeat runs) or discard"
 	case "parked":
 		return "release, complete or discard"
 	case "dead":

@@ -17,6 +17,8 @@ import (
 	"github.com/unavez/unavez/server/internal/config"
 	"github.com/unavez/unavez/server/internal/framing"
 	"github.com/unavez/unavez/server/internal/observe"
+	"github.com/unavez/unavez/server/internal/orders"
+	"github.com/unavez/unavez/store/sqlite"
 )
 
 // Options of [Serve]. Only Out and Log are required.
@@ -80,7 +82,12 @@ func Serve(ctx context.Context, o Options) error {
 func (p *process) open(ctx context.Context, loaded *loaded) error {
 	c := loaded.config
 	var err error
-	if p.storage, err = openStorage(ctx, c.Place); err != nil {
+	if loaded.example {
+		p.storage, err = openSQLite(c.Place.Path, &sqlite.Options{HandlerLimit: orders.HandlerLimit})
+	} else {
+		p.storage, err = openStorage(ctx, c.Place)
+	}
+	if err != nil {
 		return err
 	}
 	p.operations, p.suspects = p.storage.store, newSuspects()

@@ -73,19 +73,19 @@ func openStorage(ctx context.Context, at config.Place) (*storage, error) {
 	if at.Path == "" {
 		return openPostgres(ctx, at.URL)
 	}
-	return openSQLite(at.Path)
+	return openSQLite(at.Path, nil)
 }
 
 // openSQLite opens the file, makes it where it is missing, and brings its
 // tables to this version.
-func openSQLite(path string) (*storage, error) {
+func openSQLite(path string, o *sqlite.Options) (*storage, error) {
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("store sqlite:%s: the folder %s does not exist (make it, or name another path)", path, filepath.Dir(path))
 	}
 	if err := fdatasync(); err != nil {
 		return nil, err
 	}
-	db, err := sqlite.OpenDB(&modernc.Driver{}, path, nil)
+	db, err := sqlite.OpenDB(&modernc.Driver{}, path, o)
 	if err != nil {
 		return nil, fmt.Errorf("store sqlite:%s: %w", path, err)
 	}

@@ -27,12 +27,16 @@ import (
 //go:embed orders.sql
 var tables string
 
-// PauseHeader makes the example wait in the middle, so that it can be killed
-// there. It is not part of what makes two requests the same.
+// PauseHeader makes the example wait with its rows written and not committed, so
+// that it can be killed there; meanwhile other orders wait. It is not part of what makes two requests the same.
 const PauseHeader = "Example-Pause"
 
 // maxPause stays below the limit of a transaction.
 const maxPause = 8 * time.Second
+
+// HandlerLimit is how long a handler of the example may hold the writer of its
+// file: it may be asked to pause between its rows and their commit.
+const HandlerLimit = 10 * time.Second
 
 // Shop is the example.
 type Shop struct {
@@ -103,9 +107,6 @@ func (s *Shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error 
 	if err := order.validate(); err != nil {
 		return err
 	}
-	if err := s.pause(r); err != nil {
-		return err
-	}
 	items, err := json.Marshal(order.Items)
 	if err != nil {
 		return err
@@ -121,6 +122,9 @@ func (s *Shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error 
 	}
 	if n, err := result.RowsAffected(); err != nil || n == 0 {
 		return errors.Join(httpkey.Errorf(http.StatusConflict, "reference: there is an order %q already", order.Reference), err)
+	}
+	if err := s.pause(r); err != nil { // the order is written and not committed
+		return err
 	}
 	w.Header().Set("Location", "/orders/"+order.ID)
 	return answer(w, http.StatusCreated, order)
@@ -158,9 +162,6 @@ func (s *Shop) pay(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 	if err := faults.problem(); err != nil {
 		return err
 	}
-	if err := s.pause(r); err != nil {
-		return err
-	}
 	payment := Payment{ID: newID("pay"), Order: r.PathValue("id"), Amount: *in.Amount, Currency: in.Currency}
 	// Forward only, and only for the whole sum: no row means no, for good.
 	result, err := tx.ExecContext(r.Context(), `
@@ -178,6 +179,9 @@ func (s *Shop) pay(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 	// The order is unique among payments: what the state forbids, this does too.
 	if _, err := tx.ExecContext(r.Context(), `INSERT INTO payments (id, order_id, amount, currency) VALUES (?, ?, ?, ?)`,
 		payment.ID, payment.Order, payment.Amount, payment.Currency); err != nil {
+		return err
+	}
+	if err := s.pause(r); err != nil {
 		return err
 	}
 	return answer(w, http.StatusCreated, payment)

@@ -71,7 +71,6 @@ func (a *Asker) Ask(ctx context.Context, s Subject) (unavez.Result, unavez.Verdi
 	if err != nil {
 		return unavez.Result{}, unavez.CannotTell, err
 	}
-	settled := a.now().Sub(s.Ended) >= a.config.Settle
 	resp, err := a.client.Do(req)
 	if err != nil {
 		return unavez.Result{}, unavez.CannotTell, plain(err)
@@ -89,12 +88,23 @@ func (a *Asker) Ask(ctx context.Context, s Subject) (unavez.Result, unavez.Verdi
 		}
 		return result, unavez.Done, nil
 	case unavez.NotDone:
-		if settled {
-			return unavez.Result{}, unavez.NotDone, nil
+		if left := a.config.Settle - a.now().Sub(s.Ended); left > 0 {
+			return unavez.Result{}, unavez.CannotTell, unsettled(left)
 		}
+		return unavez.Result{}, unavez.NotDone, nil
 	}
 	return unavez.Result{}, unavez.CannotTell, nil
 }
+
+// unsettled is a "not done" that is not believed yet.
+type unsettled time.Duration
+
+func (u unsettled) Error() string {
+	return fmt.Sprintf("answered not done, which is believed in %v: the first call may still be under way", time.Duration(u).Round(time.Second))
+}
+
+// RetryAfter is when asking again makes sense.
+func (u unsettled) RetryAfter() time.Duration { return time.Duration(u) }
 
 // plain takes the URL, which holds the client's key, out of an error.
 func plain(err error) error {
