@@ -21,7 +21,7 @@ import (
 // unavez serve may run as.
 func Roles() string { return postgres.Roles() }
 
-// openPostgres opens a database whose schema is of this version.
+// openPostgres opens a database whose schema has the schema of this version.
 func openPostgres(ctx context.Context, from config.Secret) (*storage, error) {
 	pool, name, err := connect(ctx, from, nil)
 	if err != nil {

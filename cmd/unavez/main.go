@@ -207,7 +207,7 @@ unavez_app runs. --roles prints the SQL that makes them, with the grants.`,
 			if err != nil {
 				return err
 			}
-			fmt.Printf("%s is of this version\n", name)
+			fmt.Printf("%s has the schema of this version\n", name)
 			return nil
 		},
 	}

@@ -27,7 +27,7 @@ func TestPostgreSQLIsMigratedByItsCommandAlone(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if got := invoke(t, dir, env, "migrate", "--config", "unavez.yaml"); got.code != 0 || !strings.HasPrefix(got.out, "postgres://127.0.0.1:") || !strings.HasSuffix(got.out, " is of this version\n") {
+		if got := invoke(t, dir, env, "migrate", "--config", "unavez.yaml"); got.code != 0 || !strings.HasPrefix(got.out, "postgres://127.0.0.1:") || !strings.HasSuffix(got.out, " has the schema of this version\n") {
 			t.Errorf("migrate: %+v", got)
 		}
 	}
