@@ -17,10 +17,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	modernc "modernc.org/sqlite"
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/internal/testenv"
+	"github.com/unavez/unavez/store/postgres"
 	"github.com/unavez/unavez/store/sqlite"
 )
 
@@ -57,6 +61,23 @@ func readme() {
 		_, err := fmt.Fprintf(w, `{"id":%d}`, id)
 		return err
 	}))
+}
+
+func pgxShop(ctx context.Context, pool *pgxpool.Pool, shop httpkey.ScopeFunc) http.Handler {
+	must(0, postgres.Migrate(ctx, pool, nil)) // once, by a role that may: or unavez migrate
+	ledger := must(postgres.New(pool, nil))
+	engine := must(unavez.New(ledger, nil)) // *unavez.Engine[pgx.Tx], inferred
+	layer := must(httpkey.New(engine, shop, nil))
+	return layer.Handle(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		var id int64
+		row := tx.QueryRow(r.Context(), `insert into orders(customer) values ($1) returning id`, "c-1")
+		if err := row.Scan(&id); err != nil {
+			return err // rolled back, key free
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, err := fmt.Fprintf(w, `{"id":%d}`, id)
+		return err
+	})
 }
 
 func wrap(layer *httpkey.Layer[*sql.Tx], router http.Handler) {
@@ -228,6 +249,25 @@ func TestTheExamplesOfTheDocsDoWhatTheySay(t *testing.T) {
 	}
 	if gateway.charges != 2 || count("payments") != 2 || count("orders") != 3 {
 		t.Errorf("%d charges, %d payments, %d orders", gateway.charges, count("payments"), count("orders"))
+	}
+}
+
+func TestTheShopOnPostgreSQLMakesOneOrder(t *testing.T) {
+	pool := must(pgxpool.New(t.Context(), testenv.NewDatabase(t)))
+	defer pool.Close()
+	must(pool.Exec(t.Context(), `create table orders(id bigserial primary key, customer text)`))
+	web := httptest.NewServer(pgxShop(t.Context(), pool, shop))
+	defer web.Close()
+	ctx := httpkey.WithKey(t.Context(), "k-1")
+	for range 2 {
+		response := must(client().Do(must(http.NewRequestWithContext(ctx, http.MethodPost, web.URL, strings.NewReader("x")))))
+		if response.Body.Close(); response.StatusCode != http.StatusCreated {
+			t.Error(response.Status)
+		}
+	}
+	var orders int
+	if must(0, pool.QueryRow(t.Context(), `select count(*) from orders`).Scan(&orders)); orders != 1 {
+		t.Errorf("%d orders", orders)
 	}
 }
 
