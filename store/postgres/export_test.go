@@ -1,7 +1,19 @@
 package postgres
 
+import "github.com/unavez/unavez/store"
+
 // SetSmall says from how many bytes a slot of outcomes, and one of tombstones,
 // is purged as a whole.
 func SetSmall(s *Store, outcome, tombstone int64) {
 	s.small = map[string]int64{ringOutcome: outcome, ringTombstone: tombstone}
+}
+
+// Classify is what the package does with an error.
+func Classify(err error) error { return classify(err) }
+
+// FoundColumns are the destinations of a row of unavez.found, and what reads
+// them as a verdict.
+func FoundColumns(key store.Key) ([]any, func() (store.Verdict, error)) {
+	f := &found{}
+	return f.columns(), func() (store.Verdict, error) { return f.verdict(key) }
 }
