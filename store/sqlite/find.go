@@ -114,12 +114,10 @@ func outcomeOf(v []driver.Value) (*store.Outcome, []byte, error) {
 }
 
 // attemptOf reads operation, fence, state, version, fingerprint, derived,
-// expires, due, reason, created, changed, origin.
+// expires, due, reason, created, changed, origin. When the operation's text is
+// none, the attempt lacks only its identity.
 func attemptOf(key store.Key, v []driver.Value, at int64) (*store.Attempt, error) {
 	id, err := store.ParseText(word(v[0]))
-	if err != nil {
-		return nil, err
-	}
 	a := &store.Attempt{
 		Key: key, Identity: id, Fence: integer(v[1]), State: store.State(integer(v[2])),
 		Fingerprint: store.Fingerprint{Version: int(integer(v[3])), Sum: blob(v[4])},
@@ -132,7 +130,7 @@ func attemptOf(key store.Key, v []driver.Value, at int64) (*store.Attempt, error
 	case store.Retryable:
 		a.DueIn = milliseconds(integer(v[7]) - at)
 	}
-	return a, nil
+	return a, err
 }
 
 // find reads what is committed: what the last holder of the operation's lock

@@ -99,11 +99,12 @@ func listAttempts(r *raw, where string, args []driver.Value, limit int, page *[]
 	text := "SELECT key, " + now + ", operation, fence, state, version, fingerprint, derived, expires, due, reason, created, changed, origin" +
 		" FROM unavez_attempt WHERE " + where + fmt.Sprintf(" ORDER BY changed, key LIMIT %d", limit)
 	return r.query(text, args, func(v []driver.Value) error {
-		a, err := attemptOf(keyOf(v[0]), v[2:], integer(v[1]))
-		if err == nil {
-			*page = append(*page, recordOf(a))
-		}
-		return err
+		// Damage is shown, not an error: the rest of the page is sound.
+		a, damage := attemptOf(keyOf(v[0]), v[2:], integer(v[1]))
+		record := recordOf(a)
+		record.Damaged = damage != nil
+		*page = append(*page, record)
+		return nil
 	})
 }
 
@@ -121,16 +122,12 @@ func listOutcomes(r *raw, where string, args []driver.Value, limit int, page *[]
 		" FROM unavez_outcome o WHERE " + where + fmt.Sprintf(" ORDER BY at, key LIMIT %d", limit)
 	return r.query(text, args, func(v []driver.Value) error {
 		key := keyOf(v[0])
-		id, err := store.ParseText(word(v[1]))
-		if err != nil {
-			return err
-		}
-		// Damage is shown, not an error: the rest of the page is sound.
+		id, lost := store.ParseText(word(v[1]))
 		o, sum, damage := outcomeOf(v[2:14])
 		*page = append(*page, store.Record{
 			Key: key, Identity: id, State: o.State, Attempt: o.Attempt, Created: o.At, Changed: o.At,
 			Code: o.Result.Code, Size: len(o.Result.Body), Reason: word(v[14]),
-			Damaged: damage != nil || !bytes.Equal(o.Checksum(key), sum),
+			Damaged: lost != nil || damage != nil || !bytes.Equal(o.Checksum(key), sum),
 		})
 		return nil
 	})

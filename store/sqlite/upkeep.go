@@ -159,10 +159,12 @@ func (s *Store) Expire(ctx context.Context, limit int) ([]store.Attempt, error) 
 				return err
 			}
 			a, err := readAttempt(r, key)
-			if err != nil {
+			switch {
+			case err == nil:
+				out = append(out, *a)
+			case a == nil || dooms(err):
 				return err
-			}
-			out = append(out, *a)
+			} // else it is damaged: its lease has run out all the same
 		}
 		return nil
 	})
