@@ -105,7 +105,7 @@ func (t *text) add(words []string) {
 		t.reads = false
 		t.bare = word(0) == "VACUUM"
 		t.refuse(fmt.Errorf("sqlite store: %s is not for a transaction: nothing was run", word(0)))
-	case "CREATE", "DROP", "ALTER":
+	case "CREATE", "DROP", "ALTER", "ANALYZE": // ANALYZE writes tables of the schema, uncounted
 		t.reads, t.schema = false, true
 	default:
 		t.reads = false

@@ -138,3 +138,19 @@ func FuzzText(f *testing.F) {
 		w.state(t, store.Free, "one")
 	})
 }
+
+func TestAnalyzeIsAWrite(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		w.exec(t, "INSERT INTO business (row) VALUES ('a')")
+		txn := w.begin(t, "one")
+		if _, err := txn.Tx().ExecContext(t.Context(), "ANALYZE"); err != nil {
+			t.Fatal(err)
+		}
+		end := completed("no")
+		end.Unwritten = true
+		if _, err := txn.Commit(t.Context(), end); !errors.Is(err, store.ErrWrote) {
+			t.Errorf("commit of nothing after ANALYZE: %v, want ErrWrote", err)
+		}
+	})
+}
