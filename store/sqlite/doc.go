@@ -124,6 +124,9 @@
 //	a database in memory                              an error from OpenDB
 //	a stored result does not match its checksum       store.ErrDamaged
 //
+// A transaction of the application that is over its limit gives back what it has
+// joined, whether or not the application ever ends it.
+//
 // A handler that writes past its transaction, on the database itself, waits for
 // its own turn to end; its limit ends that. Temporary tables belong to the one
 // connection that writes, so all handlers see them.

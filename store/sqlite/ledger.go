@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
+	"sync"
 
 	"github.com/unavez/unavez/store"
 )
@@ -43,7 +44,7 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.Tx],
 
 // open hands the unit through database/sql and takes the lock over.
 func (s *Store) open(ctx context.Context, u *unit, l *lock, e ending) (store.Txn[*sql.Tx], error) {
-	u.locks = append(u.locks, l)
+	u.locks = []*lock{l}
 	tx, err := s.db.BeginTx(&opening{Context: ctx, unit: u}, nil)
 	if err != nil {
 		u.unlock()
@@ -166,14 +167,37 @@ func (s *Store) join(ctx context.Context, tx *sql.Tx, u *unit, gate store.Gate) 
 		}
 		return nil, f.verdict, nil
 	}
-	if l != nil {
-		u.locks = append(u.locks, l)
+	if err := u.joining(l); err != nil {
+		l.release()
+		return nil, store.Verdict{}, err
 	}
 	j := &joined{tx: tx, unit: u, ending: ending{gate: gate, attempt: 1, stale: f.stale}}
 	if a := f.verdict.Attempt; a != nil {
 		j.ending.fence, j.ending.attempt = a.Fence, a.Fence+1
 	}
 	return j, f.verdict, nil
+}
+
+// joining opens a part of the unit, with its lock if it needed one.
+func (u *unit) joining(l *lock) error {
+	u.w.mu.Lock()
+	defer u.w.mu.Unlock()
+	if u.state == unitEnded {
+		return u.over()
+	}
+	if l != nil {
+		u.locks = append(u.locks, l)
+	}
+	u.joins++
+	return nil
+}
+
+// parted ends a part of the unit.
+func (u *unit) parted() {
+	u.w.mu.Lock()
+	u.joins--
+	u.w.mu.Unlock()
+	u.abandon()
 }
 
 // find reads in the unit when it runs: it then sees everything committed, and
@@ -203,6 +227,7 @@ type joined struct {
 	unit   *unit
 	ending ending
 	left   bool
+	part   sync.Once // ends it
 }
 
 var _ store.Joined = (*joined)(nil)
@@ -214,6 +239,7 @@ func (j *joined) Finish(ctx context.Context, end store.End) (*store.Outcome, err
 	if j.left {
 		return nil, foreign
 	}
+	defer j.part.Do(j.unit.parted)
 	j.ending.end = end
 	var made *store.Outcome
 	var failed error
@@ -254,8 +280,11 @@ func (u *unit) insert(ctx context.Context, e *ending) (made *store.Outcome, err 
 }
 
 // Leave gives the operation up. Its lock stays with the transaction, whose
-// rollback is the caller's next step.
-func (j *joined) Leave() { j.left = true }
+// rollback is the caller's next step, unless that is over.
+func (j *joined) Leave() {
+	j.left = true
+	j.part.Do(j.unit.parted)
+}
 
 // Look reads without the lock.
 func (s *Store) Look(ctx context.Context, key store.Key) (store.Verdict, error) {

@@ -122,3 +122,55 @@ func TestLockOutlivesAForeignRollback(t *testing.T) {
 		w.rowsAre(t)
 	})
 }
+
+// A transaction that the application never ends gives up, at its limit, what
+// it has joined.
+func TestLeakedTransactionKeepsNoOperation(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		opts := patient()
+		opts.TransactionLimit = 200 * time.Millisecond
+		w := fresh(t, drv, opts)
+		free := func(name string) {
+			t.Helper()
+			eventually(t, name+" is free", func() bool {
+				v, err := w.store.Settle(t.Context(), gateOf(name).Key)
+				return err == nil && v.State == store.Free
+			})
+		}
+		done, err := w.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, _, err := w.store.Join(t.Context(), done, gateOf("done"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.Finish(t.Context(), completed("x")); err != nil && !errors.Is(err, store.ErrLimit) {
+			t.Fatal(err)
+		}
+		free("done")
+		if err := done.Commit(); !errors.Is(err, store.ErrLimit) {
+			t.Errorf("commit: %v, want ErrLimit", err)
+		}
+
+		runs, err := w.db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, _, err = w.store.Join(t.Context(), runs, gateOf("runs")); err != nil {
+			t.Fatal(err)
+		}
+		taken := sqlite.StatsOf(w.db).Taken
+		if err := write(t.Context(), runs, "runs"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "limit", func() bool { return sqlite.StatsOf(w.db).Taken > taken })
+		w.state(t, store.Processing, "runs") // what joined it still does something
+		j.Leave()
+		free("runs")
+		if err := runs.Rollback(); err != nil {
+			t.Error(err)
+		}
+		w.rowsAre(t)
+	})
+}

@@ -153,6 +153,7 @@ func (u *unit) enter(ctx context.Context) error {
 		w.use.unlock()
 		if late {
 			w.pass(u)
+			u.abandon()
 		}
 	}
 }

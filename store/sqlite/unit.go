@@ -45,7 +45,6 @@ type unit struct {
 	wake     chan struct{}      // closed when its turn comes
 	calls    atomic.Int32       // statements that run and rows that database/sql has open
 	finish   func(r *raw) error // what is done just before its end
-	locks    []*lock            // given back when it has ended
 
 	// writer.mu. A unit that runs changes its state with writer.use held too,
 	// so that either lock is enough to see that it runs.
@@ -55,6 +54,8 @@ type unit struct {
 	opening bool          // counted in writer.opening
 	foreign bool          // its handler has ended it
 	ending  bool          // the engine has ordered its end
+	locks   []*lock       // given back when it has ended
+	joins   int           // parts of it that a Join has opened and not ended
 
 	// writer.use, once it runs.
 	until   time.Time // its limit
@@ -194,12 +195,10 @@ func (u *unit) commit(ctx context.Context) error {
 		select {
 		case <-g.done:
 		case <-ctx.Done():
-			if u.locks != nil {
-				go func() {
-					<-g.done
-					u.unlock()
-				}()
-			}
+			go func() {
+				<-g.done
+				u.unlock()
+			}()
 			return &fault{kind: store.ErrCommitUnknown, text: "another unit of the group still runs a statement", cause: context.Cause(ctx)}
 		}
 	}
@@ -277,11 +276,27 @@ func (u *unit) back(cause error) {
 	u.leave()
 }
 
+// unlock gives the locks back.
 func (u *unit) unlock() {
-	for _, l := range u.locks {
+	u.w.mu.Lock()
+	locks := u.locks
+	u.locks = nil
+	u.w.mu.Unlock()
+	for _, l := range locks {
 		l.release()
 	}
-	u.locks = nil
+}
+
+// abandon gives back the locks of a transaction of the application that its
+// limit has ended: whether the application ever ends it itself is not sure. A
+// part of it that still runs keeps them until its own end.
+func (u *unit) abandon() {
+	u.w.mu.Lock()
+	dead := u.kind == unitOwn && u.state == unitEnded && u.err != nil && u.joins == 0
+	u.w.mu.Unlock()
+	if dead {
+		u.unlock()
+	}
 }
 
 // note is called before a statement: it keeps what is needed to tell later
@@ -377,7 +392,7 @@ func (u *unit) query(ctx context.Context, sql string, t text, args []driver.Name
 func (w *writer) write(ctx context.Context, l *lock, fn func(r *raw) error) error {
 	u := w.unit(unitInternal)
 	if l != nil {
-		u.locks = append(u.locks, l)
+		u.locks = []*lock{l}
 	}
 	u.finish = fn
 	return u.commit(ctx)

@@ -403,6 +403,7 @@ func (w *writer) overdue() {
 	u.undo(u.overLimit())
 	w.use.unlock()
 	w.pass(u)
+	u.abandon()
 }
 
 // running is the unit that runs. The caller holds use.
