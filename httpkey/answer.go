@@ -267,6 +267,11 @@ func (a *answer) send(w http.ResponseWriter) error {
 // replay writes a frozen result out.
 func replay(w http.ResponseWriter, result unavez.Result) error {
 	header := w.Header()
+	values := make([]string, 0, len(result.Header)+3) // behind the lines that have one value
+	one := func(v string) []string {
+		values = append(values, v)
+		return values[len(values)-1 : len(values) : len(values)]
+	}
 	caching := false
 	for i, field := range result.Header {
 		name := http.CanonicalHeaderKey(field.Name)
@@ -278,7 +283,7 @@ func replay(w http.ResponseWriter, result unavez.Result) error {
 		switch {
 		case !first:
 		case !listed(name):
-			header[name] = []string{field.Value}
+			header[name] = one(field.Value)
 			continue
 		case slices.Contains(header[name], field.Value): // a layer around has said it already
 			continue
@@ -289,14 +294,14 @@ func replay(w http.ResponseWriter, result unavez.Result) error {
 		header["Content-Type"] = nil // there was none: do not guess one
 	}
 	if !caching {
-		header.Set("Cache-Control", "no-store")
+		header["Cache-Control"] = one("no-store")
 	}
-	header.Set(ReplayedHeader, "true")
+	header[ReplayedHeader] = one("true")
 	if bodyless(result.Code) {
 		w.WriteHeader(result.Code)
 		return nil
 	}
-	header.Set("Content-Length", strconv.Itoa(len(result.Body)))
+	header["Content-Length"] = one(strconv.Itoa(len(result.Body)))
 	w.WriteHeader(result.Code)
 	_, err := w.Write(result.Body)
 	return err

@@ -162,9 +162,9 @@ func (x *exchange) readBody() *Error {
 		return layerProblem(http.StatusBadRequest, TypeBodyUnreadable, "", err)
 	}
 	x.body = body
-	c := *x.r
-	x.r = &c
-	x.rewind()
+	if x.AuthorizeReplay != nil { // it may look at the body
+		x.rewind()
+	}
 	return nil
 }
 
@@ -192,6 +192,8 @@ func readUpTo(body io.Reader, announced, limit int64) ([]byte, error) {
 
 // rewind puts the body back, as it is at the start of a run.
 func (x *exchange) rewind() {
+	c := *x.r // the caller's own stays as it came
+	x.r = &c
 	x.r.Body = http.NoBody
 	if len(x.body) > 0 {
 		x.r.Body = io.NopCloser(bytes.NewReader(x.body))
