@@ -50,7 +50,8 @@ type Record struct {
 	// Code and Size describe the frozen result of an outcome: its code and the
 	// bytes of its body. The body itself is not part of a record.
 	Code, Size int
-	// Damaged says that the stored result does not match its checksum.
+	// Damaged says that the stored result does not match its checksum, or that
+	// the readable identity cannot be read.
 	Damaged bool
 }
 
