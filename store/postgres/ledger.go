@@ -114,11 +114,10 @@ func (t *txn) leave(ctx context.Context) {
 
 // Look reads without locking.
 func (s *Store) Look(ctx context.Context, key store.Key) (store.Verdict, error) {
-	f, now, err := s.again(ctx, s.pool, key, unpack(s.seen.Load()))
+	f, _, err := s.again(ctx, s.pool, key, s.seen.Load().layout)
 	if err != nil {
 		return store.Verdict{}, classify(err)
 	}
-	s.seen.Store(now.pack())
 	return f.verdict(key)
 }
 

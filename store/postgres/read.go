@@ -23,13 +23,24 @@ func (l layout) covers(other layout) bool {
 	return other.live&^l.live == 0 && other.tombstone&^l.tombstone == 0
 }
 
-// pack and unpack make a layout one word.
-func (l layout) pack() uint64 {
-	return uint64(uint8(l.slot+1)) | uint64(uint8(l.live))<<8 | uint64(uint8(l.tombstone))<<16
+// texts are the statements for a layout.
+type texts struct {
+	layout              layout
+	probe, read, insert string
 }
 
-func unpack(word uint64) layout {
-	return layout{slot: int32(word&0xff) - 1, live: int32(word >> 8 & 0xff), tombstone: int32(word >> 16 & 0xff)}
+// statements gives the statements for a layout, those of the last one without work.
+func (s *Store) statements(l layout) *texts {
+	t := s.seen.Load()
+	if t != nil && t.layout == l {
+		return t
+	}
+	t = &texts{layout: l, probe: probeText(l), read: readText(l)}
+	if l.slot >= 0 {
+		t.insert = insertText(l.slot)
+	}
+	s.seen.Store(t)
+	return t
 }
 
 // enterText sets a transaction's limits and marker and tries the operation's

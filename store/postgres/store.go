@@ -30,10 +30,10 @@ type Options struct {
 type Store struct {
 	pool    *pgxpool.Pool
 	opts    Options
-	markers atomic.Uint64    // the last marker given to a transaction
-	seen    atomic.Uint64    // the last layout seen
-	history                  // what is known of the database's history
-	small   map[string]int64 // a slot of this ring with less bytes is purged row by row
+	markers atomic.Uint64         // the last marker given to a transaction
+	seen    atomic.Pointer[texts] // the statements for the layout seen last
+	history                       // what is known of the database's history
+	small   map[string]int64      // a slot of this ring with less bytes is purged row by row
 }
 
 // Compile-time guards.
@@ -107,7 +107,7 @@ func (s *Store) check(ctx context.Context) error {
 	if err := conn.QueryRow(ctx, text).Scan(&spoken, &l.slot, &l.live, &l.tombstone, &encoding, &incarnation); err != nil {
 		return classify(err)
 	}
-	s.seen.Store(l.pack())
+	s.statements(l)
 	s.number.Store(incarnation)
 	switch {
 	case spoken != protocol:

@@ -149,7 +149,8 @@ func (d *database) rows(t *testing.T) []string {
 
 func readRows(ctx context.Context, from interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}) ([]string, error) {
+},
+) ([]string, error) {
 	rows, err := from.Query(ctx, "SELECT row FROM public.business")
 	if err != nil {
 		return nil, err

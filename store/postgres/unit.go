@@ -41,7 +41,7 @@ func (s *Store) before(ctx context.Context, gate store.Gate) (*found, store.Verd
 	if !s.above() {
 		return nil, store.Verdict{}, nil
 	}
-	f, _, err := s.again(ctx, s.pool, gate.Key, unpack(s.seen.Load()))
+	f, _, err := s.again(ctx, s.pool, gate.Key, s.seen.Load().layout)
 	if err != nil {
 		return nil, store.Verdict{}, classify(err)
 	}
@@ -79,7 +79,8 @@ func (u *unit) enter(ctx context.Context, f *found) (pgx.Tx, store.Verdict, erro
 // anything is stored: three statements, each after the one before.
 func (u *unit) open(ctx context.Context) (tx pgx.Tx, granted, known bool, err error) {
 	s := u.s
-	read := unpack(s.seen.Load())
+	now := s.seen.Load()
+	read := now.layout
 	u.layout = read
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{IsoLevel: s.opts.Isolation, AccessMode: pgx.ReadWrite})
@@ -90,7 +91,7 @@ func (u *unit) open(ctx context.Context) (tx pgx.Tx, granted, known bool, err er
 	if s.above() {
 		known = true // it was read before
 	} else {
-		batch.Queue(probeText(read), uuid(u.gate.Key)).QueryRow(func(row pgx.Row) error {
+		batch.Queue(now.probe, uuid(u.gate.Key)).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&u.layout.slot, &u.layout.live, &u.layout.tombstone, &incarnation, &known)
 		})
 	}
@@ -99,7 +100,7 @@ func (u *unit) open(ctx context.Context) (tx pgx.Tx, granted, known bool, err er
 		return nil, false, false, opening(ctx, err)
 	}
 	if u.layout != read {
-		s.seen.Store(u.layout.pack())
+		s.statements(u.layout)
 	}
 	if incarnation != 0 {
 		s.witness(ctx, incarnation)
@@ -112,7 +113,7 @@ func (u *unit) open(ctx context.Context) (tx pgx.Tx, granted, known bool, err er
 func (s *Store) again(ctx context.Context, from source, key store.Key, now layout) (f *found, _ layout, err error) {
 	for {
 		read := now
-		rows, err := from.Query(ctx, readText(read), uuid(key))
+		rows, err := from.Query(ctx, s.statements(read).read, uuid(key))
 		if err != nil {
 			return nil, now, err
 		}
@@ -154,7 +155,7 @@ func (u *unit) owns(f *found, fence int64) error {
 	case f.ended != nil || f.state == int16(store.Expired):
 		return &fault{store.ErrDuplicate, "found at the finish", nil}
 	}
-	u.stale, u.durability, u.layout = f.stale, f.durability, unpack(u.s.seen.Load())
+	u.stale, u.durability, u.layout = f.stale, f.durability, u.s.seen.Load().layout
 	u.fence, u.number = fence, fence
 	return nil
 }
@@ -203,7 +204,7 @@ func (u *unit) commit(ctx context.Context, end store.End) (*store.Outcome, error
 	o, args := u.arguments(end)
 	text := finishText
 	if u.fence == 0 && !u.stale && u.layout.slot >= 0 {
-		text = insertText(u.layout.slot)
+		text = u.s.statements(u.layout).insert
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(text, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&o.At) })
