@@ -353,3 +353,53 @@ func TestIsolationAboveReadCommitted(t *testing.T) {
 		})
 	}
 }
+
+// With the sizes as they are: a large slot is emptied as a whole, beside gates.
+func TestLargeSlotIsEmptiedBesideGates(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	w := d.worker(t, nil)
+	const n = 20_000
+	d.exec(t, `INSERT INTO unavez.outcome_0 SELECT md5(i::text)::uuid, now(), now() + interval '1 day', now() + interval '30 days',
+		200, 1, 0, 6, false, 't/e/' || i, '\x0102', '', '', decode(repeat('00', 200), 'hex') FROM generate_series(1, $1) i`, n)
+	old := dayGate("old")
+	w.do(t, old, "old")
+	d.advance(t, 3*day)
+	over := make(chan error, 1)
+	go func() {
+		for i := 0; ; i++ {
+			txn, _, err := w.Begin(context.Background(), dayGate("beside", fmt.Sprint(i)))
+			if err == nil {
+				_, err = txn.Commit(context.Background(), completed("beside"))
+			}
+			if err != nil || i == 500 {
+				over <- err
+				return
+			}
+		}
+	}()
+	total := 0
+	for {
+		got, err := w.Purge(t.Context(), 3000)
+		must(t, "Purge", err)
+		total += got
+		if got > 3000 {
+			t.Fatalf("Purge(3000) changed %d rows", got)
+		}
+		if got < 3000 {
+			break
+		}
+	}
+	must(t, "beside", <-over)
+	w.purge(t) // a gate may have been in the way
+	if total != n+1 {
+		t.Errorf("%d rows were changed, want %d", total, n+1)
+	}
+	if size := ask[int64](t, d, "SELECT pg_relation_size('unavez.outcome_0')"); size != 0 {
+		t.Errorf("the slot has %d bytes", size)
+	}
+	if got := ask[int](t, d, "SELECT count(*) FROM unavez.tombstone_0"); got != n+1 {
+		t.Errorf("%d identities are remembered, want %d", got, n+1)
+	}
+	w.state(t, old, store.Expired)
+}

@@ -80,9 +80,11 @@ type slot struct {
 func (sl slot) table() string { return fmt.Sprintf("unavez.%s_%d", sl.ring, sl.number) }
 
 // slots reads a ring, from the slot after the current one on: the oldest first.
+// A slot of outcomes is written to for half of the ring's retention, one of
+// tombstones for 15 times that, which is 30 days by default.
 func (p *purge) slots(ctx context.Context, tx pgx.Tx, ring string, n int) ([]slot, error) {
 	const text = "SELECT s.number, s.state, pg_catalog.pg_relation_size(pg_catalog.format('unavez.%s_%s', s.ring, s.number)::pg_catalog.regclass) < $2," +
-		" s.since <= pg_catalog.clock_timestamp() - (SELECT CASE s.ring WHEN 'outcome' THEN l.ring / 2 ELSE l.ring END FROM unavez.ledger l) * interval '1 microsecond'," +
+		" s.since <= pg_catalog.clock_timestamp() - (SELECT CASE s.ring WHEN 'outcome' THEN l.ring / 2 ELSE l.ring * 15 END FROM unavez.ledger l) * interval '1 microsecond'," +
 		" coalesce(s.until <= pg_catalog.clock_timestamp(), false), s.until IS NOT NULL" +
 		" FROM unavez.slot s WHERE s.ring = $1 ORDER BY (s.number - (SELECT c.number FROM unavez.slot c WHERE c.ring = $1 AND c.state = 'current') - 1 + $3) % $3"
 	return collect(ctx, tx, text, []any{ring, p.s.small[ring], n}, func(row pgx.CollectableRow) (slot, error) {
