@@ -243,6 +243,30 @@ func TestAnAttemptThatWasEndedMeanwhileLearnsItWithItsLostAnswer(t *testing.T) {
 	}
 }
 
+func TestAStoreThatDoesNotAnswerHoldsNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore()
+		engine := newEngine(t, silent{s}, nil)
+		op := operation("4711")
+		op.Limit = 2 * time.Second
+		begin := time.Now()
+		var gateway outside
+		_, err := engine.Lease(t.Context(), op, charges(&gateway), nil)
+		if wantCode(t, err, unavez.CodeUnavailable); gateway.count() != 0 || time.Since(begin) > 3*time.Second {
+			t.Errorf("%d calls, after %v", gateway.count(), time.Since(begin))
+		}
+	})
+}
+
+// silent is a store whose database is stopped: it takes a claim and says nothing.
+type silent struct{ *faulty }
+
+func (silent) Claim(ctx context.Context, _ store.Claim) (*store.Attempt, store.Verdict, error) {
+	<-ctx.Done()
+	return nil, store.Verdict{}, ctx.Err()
+}
+
 func TestWhatNeverStartedLeavesTheKeyFree(t *testing.T) {
 	t.Parallel()
 	s := newStore()

@@ -86,7 +86,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 func (e *Engine[Tx]) claim(ctx context.Context, c *call) (*Attempt, *Result, store.Verdict, error) {
 	request := store.Claim{Gate: c.gate, Lease: c.op.Lease, DerivedKey: c.gate.Identity.DerivedKey(""), Origin: c.op.Origin}
 	at := time.Now()
-	row, verdict, err := e.attempts.Claim(ctx, request)
+	row, verdict, err := e.claimOnce(ctx, request)
 	if err != nil {
 		return nil, nil, verdict, c.storeError(err)
 	}
@@ -111,7 +111,7 @@ func (e *Engine[Tx]) claim(ctx context.Context, c *call) (*Attempt, *Result, sto
 	}
 	request.From = resting.Fence
 	at = time.Now()
-	row, verdict, err = e.attempts.Claim(ctx, request)
+	row, verdict, err = e.claimOnce(ctx, request)
 	if err != nil {
 		return nil, nil, verdict, c.storeError(err)
 	}
@@ -120,6 +120,14 @@ func (e *Engine[Tx]) claim(ctx context.Context, c *call) (*Attempt, *Result, sto
 	}
 	a, err := e.newAttempt(ctx, c, row, at)
 	return a, result, verdict, err
+}
+
+// claimOnce asks for the lease, for no longer than a transaction may take: a
+// database that is there and does not answer must not hold the caller.
+func (e *Engine[Tx]) claimOnce(ctx context.Context, request store.Claim) (*store.Attempt, store.Verdict, error) {
+	limited, cancel := context.WithTimeout(ctx, request.Limit)
+	defer cancel()
+	return e.attempts.Claim(limited, request)
 }
 
 // decide applies Operation.Unknown to an attempt that ended without telling.

@@ -140,7 +140,7 @@ func newStore() *faulty {
 }
 
 // newEngine is a worker over the store; it is closed with the test.
-func newEngine(t *testing.T, ledger *faulty, opts *unavez.Options) *unavez.Engine[Tx] {
+func newEngine(t *testing.T, ledger store.Ledger[Tx], opts *unavez.Options) *unavez.Engine[Tx] {
 	t.Helper()
 	engine, err := unavez.New(ledger, opts)
 	if err != nil {
