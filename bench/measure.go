@@ -25,16 +25,24 @@ type figures struct {
 	rate, cpu []float64 // operations per second, CPU microseconds per operation
 }
 
+// load is how the work is asked for: by so many callers, each as fast as it is
+// answered or, with a pace, once in that time. Only at one pace do two servers do
+// equal work, so only there their CPU compares: a faster one is otherwise asked more.
+type load struct {
+	callers int
+	pace    time.Duration
+}
+
 // compare lets the variants take turns, round by round.
-func compare(s settings, callers int, variants []variant) map[string]*figures {
+func compare(s settings, l load, variants []variant) map[string]*figures {
 	out := map[string]*figures{}
 	for _, v := range variants {
 		out[v.name] = &figures{}
-		sample(v, callers, s.sample/4) // warm up
+		sample(v, l, s.sample/4) // warm up
 	}
 	for range s.rounds {
 		for _, v := range variants {
-			n, took, cpu := sample(v, callers, s.sample)
+			n, took, cpu := sample(v, l, s.sample)
 			f := out[v.name]
 			f.rate = append(f.rate, float64(n)/took.Seconds())
 			f.cpu = append(f.cpu, float64(cpu.Microseconds())/float64(max(n, 1)))
@@ -43,16 +51,25 @@ func compare(s settings, callers int, variants []variant) map[string]*figures {
 	return out
 }
 
-// sample runs one variant with so many callers for so long.
-func sample(v variant, callers int, length time.Duration) (n int64, took, cpu time.Duration) {
+// sample runs one variant under a load for so long.
+func sample(v variant, l load, length time.Duration) (n int64, took, cpu time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), length)
 	defer cancel()
 	var count atomic.Int64
 	var wg sync.WaitGroup
 	begin, used := time.Now(), v.cpu()
-	for range callers {
+	for i := range l.callers {
 		wg.Go(func() {
+			next := begin.Add(l.pace * time.Duration(i) / time.Duration(l.callers))
 			for ctx.Err() == nil {
+				if l.pace > 0 {
+					select {
+					case <-time.After(time.Until(next)):
+					case <-ctx.Done():
+						return
+					}
+					next = next.Add(l.pace)
+				}
 				must(0, v.op(context.WithoutCancel(ctx)))
 				count.Add(1)
 			}

@@ -55,7 +55,7 @@ func measureSQLite(s settings) error {
 		if callers == 1 {
 			variants = append(variants, disk)
 		}
-		found := compare(s, callers, variants)
+		found := compare(s, load{callers: callers}, variants)
 		fmt.Printf("%d callers\n", callers)
 		row(single.name, found[single.name], found[single.name])
 		row(grouped.name, found[grouped.name], found[single.name])
