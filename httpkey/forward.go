@@ -180,6 +180,7 @@ func (f *front) outgoing(ctx context.Context, x *exchange) *http.Request {
 		out.Body = io.NopCloser(bytes.NewReader(x.body))
 	}
 	out.ContentLength = int64(len(x.body))
+	out.TransferEncoding = nil // it may have come in chunks
 	out.GetBody = nil
 	return out
 }
