@@ -345,7 +345,7 @@ func TestEveryTypeOfProblemHasItsParagraph(t *testing.T) {
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
-		name := strings.ToLower(regexp.MustCompile("[^\\w\\- ]").ReplaceAllString(heading[1], ""))
+		name := strings.ToLower(regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(heading[1], ""))
 		found[strings.ReplaceAll(name, " ", "-")] = true
 	}
 	return found

@@ -111,8 +111,10 @@ func TestWhatMakesTwoRequestsDifferent(t *testing.T) {
 		{"body", vector{Method: "POST", Target: "/t", Body: "x"}, vector{Method: "POST", Target: "/t", Body: "y"}, false},
 		{"type", vector{Method: "POST", Target: "/t", Header: jsonType}, vector{Method: "POST", Target: "/t"}, false},
 		{
-			"spelling of the type", vector{Method: "POST", Target: "/", Header: map[string]string{"Content-Type": "Text/Plain;Charset=UTF-8"}},
-			vector{Method: "POST", Target: "/", Header: map[string]string{"Content-Type": `text/plain; charset="utf-8"`}}, true,
+			"spelling of the type",
+			vector{Method: "POST", Target: "/", Header: map[string]string{"Content-Type": "Text/Plain;Charset=UTF-8"}},
+			vector{Method: "POST", Target: "/", Header: map[string]string{"Content-Type": `text/plain; charset="utf-8"`}},
+			true,
 		},
 		{"boundary", form("b1", part), form("b2", part), true},
 		{"order of parts", form("b1", part), form("b1", "--B\nContent-Disposition: form-data; name=\"b\"; filename=\"x\"\nContent-Type: text/plain\n\ntwo\n--B\nContent-Disposition: form-data; name=\"a\"\n\none\n--B--\n"), false},
