@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -81,6 +83,33 @@ type Action struct {
 	Actor string
 	// Reason, at most 1 KiB, not empty.
 	Reason string
+}
+
+// Bounds of what is kept of a decision and of a reason, in bytes.
+const (
+	// MaxActor bounds the name of who acts.
+	MaxActor = 200
+	// MaxReason bounds a reason; a longer one of an attempt is cut.
+	MaxReason = 1024
+)
+
+// Validate reports whether the action names who acts, and why.
+func (a Action) Validate() error {
+	if n := len(a.Actor); n == 0 || n > MaxActor {
+		return fmt.Errorf("action: actor of %d bytes, want 1 to %d", n, MaxActor)
+	}
+	if n := len(a.Reason); n == 0 || n > MaxReason {
+		return fmt.Errorf("action: reason of %d bytes, want 1 to %d", n, MaxReason)
+	}
+	return nil
+}
+
+// CutReason shortens a reason to what is kept, at the end of a character.
+func CutReason(reason string) string {
+	if len(reason) <= MaxReason {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:MaxReason], "")
 }
 
 // Counts are what a store knows about itself, for metrics.

@@ -4,14 +4,10 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/unavez/unavez/store"
 )
-
-// maxReason is how many bytes of a reason are kept.
-const maxReason = 1024
 
 // Actors that are no people, and the reason that goes with an expiry.
 const (
@@ -181,19 +177,11 @@ func (s *Store) Rest(ctx context.Context, key store.Key, fence int64, rest store
 		delete(s.transitions, key)
 		return nil
 	case store.Retryable, store.Parked, store.Unknown, store.Dead:
-		s.move(a, rest.State, now, actorWorker, cut(rest.Reason))
+		s.move(a, rest.State, now, actorWorker, store.CutReason(rest.Reason))
 		a.due = now.Add(max(rest.DueIn, 0))
 		return nil
 	}
 	return store.ErrConflict
-}
-
-// cut shortens a reason to what is kept, at the end of a character.
-func cut(reason string) string {
-	if len(reason) <= maxReason {
-		return reason
-	}
-	return strings.ToValidUTF8(reason[:maxReason], "")
 }
 
 // SaveStep stores the start or the end of a step.

@@ -11,11 +11,10 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// Bounds of pages and of what a person says.
+// Bounds of pages.
 const (
 	defaultPage = 100
 	maxPage     = 1000
-	maxActor    = 200
 )
 
 // List returns one page.
@@ -163,7 +162,7 @@ func (s *Store) close(a *attempt, now time.Time, action store.Action, end store.
 // decide checks what all actions of people have in common. A transaction that
 // runs the operation wins over the person.
 func (s *Store) decide(ctx context.Context, action store.Action, act func(a *attempt, now time.Time) error) error {
-	if err := errors.Join(ctx.Err(), signed(action)); err != nil {
+	if err := errors.Join(ctx.Err(), action.Validate()); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -179,17 +178,6 @@ func (s *Store) decide(ctx context.Context, action store.Action, act func(a *att
 		return store.ErrConflict
 	}
 	return act(a, now)
-}
-
-// signed says whether an action names who acts, and why.
-func signed(action store.Action) error {
-	if n := len(action.Actor); n == 0 || n > maxActor {
-		return fmt.Errorf("action: actor of %d bytes, want 1 to %d", n, maxActor)
-	}
-	if n := len(action.Reason); n == 0 || n > maxReason {
-		return fmt.Errorf("action: reason of %d bytes, want 1 to %d", n, maxReason)
-	}
-	return nil
 }
 
 // Counts counts states as they are stored.

@@ -11,9 +11,6 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// maxReason is how many bytes of a reason are kept.
-const maxReason = 1024
-
 // Claim is one trip and one commit.
 func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, store.Verdict, error) {
 	const text = "SELECT * FROM unavez.claim($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.int8, $4::pg_catalog.int8," +
@@ -84,10 +81,7 @@ func (s *Store) Rest(ctx context.Context, key store.Key, fence int64, rest store
 // out what the server does not take as text.
 func cut(reason string) string {
 	reason = strings.ReplaceAll(strings.ToValidUTF8(reason, "\ufffd"), "\x00", "\ufffd")
-	if len(reason) <= maxReason {
-		return reason
-	}
-	return strings.ToValidUTF8(reason[:maxReason], "")
+	return store.CutReason(reason)
 }
 
 // SaveStep writes the start or the end of an outside call.

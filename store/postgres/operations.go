@@ -15,11 +15,10 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// Bounds of pages and of what a person says.
+// Bounds of pages.
 const (
 	defaultPage = 100
 	maxPage     = 1000
-	maxActor    = 200
 )
 
 // snapshot runs fn on one state of the database.
@@ -254,11 +253,8 @@ func refusal(state string) error {
 // runs the operation holds its lock and wins over the person. A refused action
 // writes nothing.
 func (s *Store) decide(ctx context.Context, action store.Action, act decision) error {
-	if n := len(action.Actor); n == 0 || n > maxActor {
-		return fmt.Errorf("postgres store: action: actor of %d bytes, want 1 to %d", n, maxActor)
-	}
-	if n := len(action.Reason); n == 0 || n > maxReason {
-		return fmt.Errorf("postgres store: action: reason of %d bytes, want 1 to %d", n, maxReason)
+	if err := action.Validate(); err != nil {
+		return fmt.Errorf("postgres store: %w", err)
 	}
 	action.Actor, action.Reason = strings.ToValidUTF8(action.Actor, "\ufffd"), cut(action.Reason)
 	key := uuid(action.Key)

@@ -6,14 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/unavez/unavez/store"
 )
-
-// maxReason is how many bytes of a reason are kept.
-const maxReason = 1024
 
 // Actors that are no people.
 const (
@@ -187,7 +183,7 @@ func (s *Store) Rest(ctx context.Context, key store.Key, fence int64, rest store
 			return err
 		}
 		if rest.State != store.Free {
-			return move(r, key, fence, a.State, rest.State, rest.DueIn, actorWorker, cut(rest.Reason))
+			return move(r, key, fence, a.State, rest.State, rest.DueIn, actorWorker, store.CutReason(rest.Reason))
 		}
 		done, err := r.number("SELECT EXISTS (SELECT 1 FROM unavez_step WHERE key = ?1 AND done = 1)", key[:])
 		if err != nil {
@@ -221,14 +217,6 @@ func owned(r *raw, key store.Key, fence int64) (*store.Attempt, error) {
 		err = store.ErrLeaseLost
 	}
 	return a, err
-}
-
-// cut shortens a reason to what is kept, at the end of a character.
-func cut(reason string) string {
-	if len(reason) <= maxReason {
-		return reason
-	}
-	return strings.ToValidUTF8(reason[:maxReason], "")
 }
 
 // SaveStep writes the start or the end of an outside call.

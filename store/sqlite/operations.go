@@ -14,11 +14,10 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// Bounds of pages and of what a person says.
+// Bounds of pages.
 const (
 	defaultPage = 100
 	maxPage     = 1000
-	maxActor    = 200
 )
 
 // List reads one page of attempts, one of the outcomes of each retention, and
@@ -218,11 +217,8 @@ func closing(action store.Action, end store.End, retention, tombstone time.Durat
 // decide checks what all actions of people have in common. A transaction that
 // runs the operation holds its lock and wins over the person.
 func (s *Store) decide(ctx context.Context, action store.Action, act decision) error {
-	if n := len(action.Actor); n == 0 || n > maxActor {
-		return fmt.Errorf("sqlite store: action: actor of %d bytes, want 1 to %d", n, maxActor)
-	}
-	if n := len(action.Reason); n == 0 || n > maxReason {
-		return fmt.Errorf("sqlite store: action: reason of %d bytes, want 1 to %d", n, maxReason)
+	if err := action.Validate(); err != nil {
+		return fmt.Errorf("sqlite store: %w", err)
 	}
 	l, err := s.c.gate.try(action.Key, s)
 	if err != nil {
