@@ -189,6 +189,11 @@ type Attempts[Tx any] interface {
 	// attempt with our fence (ErrLeaseLost otherwise) and reads the ledger
 	// (ErrDuplicate when an outcome is found). The transaction then takes the
 	// business rows and ends by Commit.
+	//
+	// Fence 0 says that no claim was made: the ledger alone decides. An attempt
+	// of somebody else's claim, whatever its state, ends with the outcome, whose
+	// number is then one higher; where its holder moves it meanwhile the commit
+	// fails with ErrLeaseLost and may be tried again.
 	Finish(ctx context.Context, gate Gate, fence int64) (Txn[Tx], error)
 	// Rest ends the attempt without an outcome, if the fence is ours
 	// (ErrLeaseLost otherwise).

@@ -144,11 +144,17 @@ func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store
 		}
 		s.mu.Lock()
 	}
-	if !s.owns(gate.Key, fence) {
+	if fence != 0 && !s.owns(gate.Key, fence) {
 		return nil, store.ErrLeaseLost
 	}
 	if s.outcomes[gate.Key].live(s.clock()) {
 		return nil, store.ErrDuplicate
+	}
+	if fence == 0 {
+		if a := s.attempts[gate.Key]; a != nil {
+			fence = a.row.Fence
+		}
+		return s.run(gate, fence), nil
 	}
 	t := s.run(gate, fence)
 	t.attempt = fence

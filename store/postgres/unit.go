@@ -148,7 +148,7 @@ func (u *unit) resume(ctx context.Context, fence int64) (pgx.Tx, error) {
 func (u *unit) owns(f *found, fence int64) error {
 	_, err := f.verdict(u.gate.Key)
 	switch {
-	case f.attempt == nil || *f.attempt != fence:
+	case fence != 0 && (f.attempt == nil || *f.attempt != fence):
 		return &fault{store.ErrLeaseLost, fmt.Sprintf("fence %d is not the last", fence), nil}
 	case err != nil:
 		return err
@@ -157,6 +157,9 @@ func (u *unit) owns(f *found, fence int64) error {
 	}
 	u.stale, u.durability, u.layout = f.stale, f.durability, u.s.seen.Load().layout
 	u.fence, u.number = fence, fence
+	if fence == 0 {
+		u.fence, u.number = value(f.attempt), value(f.attempt)+1
+	}
 	return nil
 }
 

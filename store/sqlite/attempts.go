@@ -157,16 +157,23 @@ func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store
 	f, err := s.find(ctx, gate.Key)
 	switch {
 	case err != nil:
-	case !f.attempt || f.fence != fence:
+	case fence != 0 && (!f.attempt || f.fence != fence):
 		err = store.ErrLeaseLost
-	case f.verdict.Attempt == nil:
+	case f.verdict.Attempt == nil && f.verdict.State != store.Free:
 		err = store.ErrDuplicate
 	}
 	if err != nil {
 		l.release()
 		return nil, err
 	}
-	return s.open(ctx, u, l, ending{gate: gate, fence: fence, attempt: fence, stale: f.stale})
+	e := ending{gate: gate, fence: fence, attempt: fence, stale: f.stale}
+	if fence == 0 {
+		e.attempt = 1
+		if f.attempt {
+			e.fence, e.attempt = f.fence, f.fence+1
+		}
+	}
+	return s.open(ctx, u, l, e)
 }
 
 // Rest ends the attempt without an outcome. The fence alone decides, so that an

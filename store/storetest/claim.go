@@ -22,6 +22,8 @@ func claimTests[Tx any]() []test[Tx] {
 		{name: "a finish given up leaves the attempt as it was", run: finishRollback[Tx]},
 		{name: "another worker can finish with the fence", run: finishElsewhere[Tx]},
 		{name: "a finish finds an outcome that is there already", run: finishDuplicate[Tx]},
+		{name: "a finish without a claim is decided by the ledger", run: finishUnclaimed[Tx]},
+		{name: "one of many racing finishes without a claim commits", run: finishUnclaimedRace[Tx]},
 		{name: "renewing counts from now", run: renew[Tx]},
 		{name: "steps are kept by name", run: steps[Tx]},
 		{name: "steps outlive attempts and end with the outcome", run: stepsOutlive[Tx]},
@@ -323,6 +325,75 @@ func finishDuplicate[Tx any](b *bed[Tx]) {
 		b.Errorf("outcome: %+v", v.Outcome)
 	}
 	b.claimRefused(gate, store.Completed)
+}
+
+func finishUnclaimed[Tx any](b *bed[Tx]) {
+	gate := b.gate("unclaimed")
+	if o := b.end(gate, 0, "unclaimed"); o.Attempt != 1 {
+		b.Errorf("attempt of the outcome: %d, want 1", o.Attempt)
+	}
+	refuse := func(gate store.Gate) {
+		b.Helper()
+		txn, err := b.claimer(1).Finish(b.ctx, gate, 0)
+		if txn != nil {
+			b.Fatal("Finish: a second outcome was let in")
+		}
+		b.is("Finish", err, store.ErrDuplicate)
+	}
+	refuse(gate)
+	b.Advance(b.T, gate.Retention+margin)
+	refuse(gate) // the identity is still remembered
+	given := b.gate("given up")
+	txn, err := b.attempts.Finish(b.ctx, given, 0)
+	b.must("Finish", err)
+	b.write(txn, "given up")
+	b.rollback(txn)
+	b.look(given, store.Free)
+
+	// A claim of somebody else ends with it, whatever became of that.
+	for _, state := range []store.State{store.Processing, store.Unknown, store.Parked, store.Dead, store.Retryable} {
+		gate := b.gate("claimed elsewhere", state.String())
+		if state == store.Processing {
+			b.claim(gate)
+		} else {
+			b.rest(gate, state)
+		}
+		b.must("SaveStep", b.attempts.SaveStep(b.ctx, gate.Key, 1, store.Step{Name: "charge", Done: true}))
+		if o := b.end(gate, 0, "over "+state.String()); o.Attempt != 2 {
+			b.Errorf("over %v: attempt %d, want 2", state, o.Attempt)
+		}
+		b.lost(b.claimer(1), gate, 1)
+		b.stepsAre(gate)
+		b.refused(b.worker(1), gate, store.Completed)
+	}
+	b.rows("unclaimed", "over processing", "over unknown", "over parked", "over dead", "over retryable")
+}
+
+func finishUnclaimedRace[Tx any](b *bed[Tx]) {
+	gate := b.gate("race without a claim")
+	var won, late atomic.Int64
+	b.together(8, func(i int) error {
+		txn, err := b.claimer(i).Finish(b.ctx, gate, 0)
+		if errors.Is(err, store.ErrDuplicate) {
+			late.Add(1)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := b.Write(b.ctx, txn.Tx(), "won"); err != nil {
+			return errors.Join(err, txn.Rollback(b.ctx))
+		}
+		if _, err := txn.Commit(b.ctx, completed(answer("won"))); err != nil {
+			return err
+		}
+		won.Add(1)
+		return nil
+	})
+	if won.Load() != 1 || late.Load() != 7 {
+		b.Errorf("%d won and %d were late", won.Load(), late.Load())
+	}
+	b.rows("won")
 }
 
 func renew[Tx any](b *bed[Tx]) {

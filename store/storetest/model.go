@@ -245,6 +245,9 @@ func (m *model) sweep(key int) bool {
 func (m *model) fenced(a action) string {
 	op := &m.ops[a.key]
 	t := op.attempt
+	if a.kind == kindFinish && a.fence == 0 {
+		return m.unclaimed(a)
+	}
 	if t == nil || t.fence != a.fence {
 		return textError(store.ErrLeaseLost)
 	}
@@ -273,6 +276,18 @@ func (m *model) fenced(a action) string {
 		return m.work(a, a.fence, payloadOf(a.key, a.payload))
 	}
 	return "ok"
+}
+
+// unclaimed is a finish of work that was never claimed.
+func (m *model) unclaimed(a action) string {
+	if f := m.found(a.key); f.state.Final() || f.state == store.Expired {
+		return textError(store.ErrDuplicate)
+	}
+	last := int64(0)
+	if t := m.ops[a.key].attempt; t != nil {
+		last = t.fence
+	}
+	return m.work(a, last+1, payloadOf(a.key, a.payload))
 }
 
 func (m *model) steps(key int) string {
