@@ -65,15 +65,42 @@ func TestRefusalsAreForgottenWhenThereAreTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRefusals()
 		for n := range maxRefusals {
-			r.believe(keyOf(n), time.Minute)
+			r.believe(keyOf(n), "a", time.Minute)
 		}
-		if r.believe(keyOf(-1), time.Minute) {
+		if r.believe(keyOf(-1), "a", time.Minute) {
 			t.Error("believed without being remembered")
 		}
 		time.Sleep(time.Minute)
-		if !r.believe(keyOf(-1), time.Minute) || len(r.since) != 1 {
+		if !r.believe(keyOf(-1), "a", time.Minute) || len(r.since) != 1 {
 			t.Errorf("%d remembered", len(r.since))
 		}
+	})
+}
+
+func TestRefusalsOfAnotherHolderAreBelievedAnewAndOnlySoOften(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRefusals()
+		believed := func(token string, want bool) {
+			t.Helper()
+			if r.believe(keyOf(1), token, time.Minute) != want {
+				t.Errorf("%s: want believed %v", token, want)
+			}
+		}
+		for _, token := range []string{"a", "b", "c"} {
+			believed(token, true)
+			time.Sleep(time.Minute)
+			if token != "c" {
+				believed(token, false)
+			}
+		}
+		for _, token := range []string{"c", "d", "e", "f"} {
+			believed(token, false)
+		}
+		r.confirmed(keyOf(1)) // the database says that it is in flight
+		believed("f", true)
+		r.granted(keyOf(1))
+		believed("g", true)
 	})
 }
 

@@ -31,7 +31,8 @@ type Options struct {
 	// Waiters bounds how many duplicates wait at a time; default
 	// DefaultWaiters, negative means none may wait.
 	Waiters int
-	// Leaser is a fast lease in front of the durable claim; nil means none.
+	// Leaser is a fast lease in front of the durable claim, or in its place; see
+	// Operation.ClaimByLease. nil means none.
 	Leaser lease.Leaser
 	// Observe, when not nil, is told what happened. It is called from many
 	// goroutines and must not block.
@@ -64,6 +65,8 @@ const (
 	SawRolledBack = "rolled-back"
 	// SawClaimed: an attempt started in lease mode.
 	SawClaimed = "claimed"
+	// SawLeased: an attempt started in lease mode by the fast lease alone.
+	SawLeased = "leased"
 	// SawTakenOver: an attempt at rest was taken over, with fence + 1.
 	SawTakenOver = "taken-over"
 	// SawLeaseLost: the lease of an attempt ran out while it worked, or its end

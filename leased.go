@@ -20,8 +20,9 @@ const maxFinishes = 4
 // in the transaction that commits the outcome. A duplicate gets the outcome,
 // and neither function runs.
 //
-// The context of run ends when the lease is lost, and its outside calls should
-// carry the attempt's derived key. How run ends decides:
+// With Operation.ClaimByLease the fast lease may take the claim's place; see
+// there. The context of run ends when the lease is lost, and its outside calls
+// should carry the attempt's derived key. How run ends decides:
 //
 //   - nil: finish, outcome, commit. The finish is refused, with CodeLeaseLost,
 //     when another attempt has taken over meanwhile.
@@ -57,7 +58,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 	done := false
 	defer func() { fast.release(ctx, done, c.op.Retention) }()
 
-	a, probed, verdict, err := e.claim(ctx, c)
+	a, probed, verdict, err := e.start(ctx, c, fast)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 		return c.found(verdict)
 	}
 	a.fast = fast
-	f.fence = a.fence
+	f.fence = a.Fence()
 	e.flights.leased(f, a.validUntil())
 	if probed != nil {
 		out, err := e.finish(ctx, c, a, *probed, finish)
@@ -84,7 +85,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 // attempt at rest is in the way. A result comes with the attempt when a probe
 // said that the effect has happened. A nil attempt comes with the verdict.
 func (e *Engine[Tx]) claim(ctx context.Context, c *call) (*Attempt, *Result, store.Verdict, error) {
-	request := store.Claim{Gate: c.gate, Lease: c.op.Lease, DerivedKey: c.gate.Identity.DerivedKey(""), Origin: c.op.Origin}
+	request := c.claim()
 	at := time.Now()
 	row, verdict, err := e.claimOnce(ctx, request)
 	if err != nil {
@@ -120,6 +121,11 @@ func (e *Engine[Tx]) claim(ctx context.Context, c *call) (*Attempt, *Result, sto
 	}
 	a, err := e.newAttempt(ctx, c, row, at)
 	return a, result, verdict, err
+}
+
+// claim is the request for a first attempt.
+func (c *call) claim() store.Claim {
+	return store.Claim{Gate: c.gate, Lease: c.op.Lease, DerivedKey: c.gate.Identity.DerivedKey(""), Origin: c.op.Origin}
 }
 
 // claimOnce asks for the lease, for no longer than a transaction may take: a
@@ -175,7 +181,7 @@ func (e *Engine[Tx]) attempt(ctx context.Context, c *call, f *flight, a *Attempt
 	defer func() { // a panic or Goexit of run: nobody can tell what it did
 		if !ended {
 			halt()
-			_ = e.rest(ctx, c, a, errors.New("the attempt panicked")) // the panic goes on
+			_, _ = e.rest(ctx, c, a, errors.New("the attempt panicked")) // the panic goes on
 		}
 	}()
 	result, err := run(work, a)
@@ -194,13 +200,14 @@ func (e *Engine[Tx]) attempt(ctx context.Context, c *call, f *flight, a *Attempt
 		return nil, e.free(ctx, c, a, err)
 	}
 	if errors.Is(cause, store.ErrLeaseLost) {
-		return nil, c.fail(CodeLeaseLost, time.Second, errors.Join(err, cause))
+		return e.overtaken(ctx, c, a, errors.Join(err, cause))
 	}
-	return nil, e.rest(ctx, c, a, err)
+	return e.rest(ctx, c, a, err)
 }
 
 // renew keeps the lease at a third of its length until stop, and cancels the
-// work when it is lost: refused by the database, or not confirmed in time.
+// work when it is lost: refused by the database, or not confirmed in time. An
+// attempt that has no claim yet gets one instead: what takes long can afford it.
 func (e *Engine[Tx]) renew(c *call, f *flight, a *Attempt, stop <-chan struct{}, lost context.CancelCauseFunc) {
 	length := c.op.Lease
 	pause := length / 3
@@ -214,7 +221,7 @@ func (e *Engine[Tx]) renew(c *call, f *flight, a *Attempt, stop <-chan struct{},
 		}
 		at := time.Now()
 		ctx, cancel := context.WithDeadline(context.Background(), a.validUntil())
-		err := e.attempts.Renew(ctx, c.gate.Key, a.fence, length)
+		err := e.prolong(ctx, c, a)
 		cancel()
 		switch {
 		case err == nil:
@@ -232,6 +239,14 @@ func (e *Engine[Tx]) renew(c *call, f *flight, a *Attempt, stop <-chan struct{},
 	}
 }
 
+// prolong renews the claim of an attempt, or makes it.
+func (e *Engine[Tx]) prolong(ctx context.Context, c *call, a *Attempt) error {
+	if fence := a.claimed(); fence != 0 {
+		return e.attempts.Renew(ctx, c.gate.Key, fence, c.op.Lease)
+	}
+	return e.secure(ctx, c, a)
+}
+
 // finish ends an attempt with its outcome: fence, ledger, business rows,
 // outcome, commit.
 func (e *Engine[Tx]) finish(ctx context.Context, c *call, a *Attempt, result Result, finish func(context.Context, Tx, *Result) error) (*Outcome, error) {
@@ -247,7 +262,7 @@ func (e *Engine[Tx]) finish(ctx context.Context, c *call, a *Attempt, result Res
 		}
 		failed = err
 	}
-	return nil, e.rest(ctx, c, a, fmt.Errorf("the effect happened and could not be recorded: %w", failed))
+	return e.rest(ctx, c, a, fmt.Errorf("the effect happened and could not be recorded: %w", failed))
 }
 
 // finishOnce is one try; again says that the database took everything back and
@@ -255,27 +270,36 @@ func (e *Engine[Tx]) finish(ctx context.Context, c *call, a *Attempt, result Res
 func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result *Result, finish func(context.Context, Tx, *Result) error) (out *Outcome, again bool, err error) {
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.op.Limit)
 	defer cancel()
-	txn, err := e.attempts.Finish(record, c.gate, a.fence)
+	fence := a.claimed()
+	txn, err := e.attempts.Finish(record, c.gate, fence)
 	switch {
 	case errors.Is(err, store.ErrLeaseLost), errors.Is(err, store.ErrDuplicate):
-		return nil, false, c.fail(CodeLeaseLost, time.Second, err)
+		out, err := e.overtaken(ctx, c, a, err)
+		return out, false, err
 	case err != nil:
 		return nil, true, err
 	}
 	defer rollback(ctx, txn)
+	if fence == 0 && a.forgotten(c.op.Retention) { // after the read: what was committed since is not forgotten at that instant
+		return nil, false, c.fail(CodeLeaseLost, time.Second, errForgotten)
+	}
 	if finish != nil {
 		if err := finish(record, txn.Tx(), result); err != nil {
 			rollback(ctx, txn)
 			if takenBack(err) {
 				return nil, true, err
 			}
-			return nil, false, e.rest(ctx, c, a, fmt.Errorf("finish: %w", err))
+			out, err := e.rest(ctx, c, a, fmt.Errorf("finish: %w", err))
+			return out, false, err
 		}
 	}
 	out, err = e.commit(ctx, c, txn, store.End{State: store.Completed, Result: *result})
-	switch CodeOf(err) {
-	case CodeAborted, CodeUnavailable, CodeLimit, CodeInFlight:
+	switch code := CodeOf(err); {
+	case code == CodeAborted, code == CodeUnavailable, code == CodeLimit, code == CodeInFlight, code == CodeLeaseLost && fence == 0:
 		return nil, true, err
+	}
+	if fence == 0 && out != nil && out.Replayed {
+		e.sees(c, SawLeaseLost, a.Fence(), false, store.ErrDuplicate)
 	}
 	return out, false, err
 }
@@ -286,12 +310,16 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result
 func (e *Engine[Tx]) free(ctx context.Context, c *call, a *Attempt, cause error) error {
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 	defer cancel()
+	fence := a.claimed()
+	if fence == 0 {
+		return cause
+	}
 	err := store.ErrConflict
-	if a.fence == 1 {
-		err = e.attempts.Rest(record, c.gate.Key, a.fence, store.Rest{State: store.Free})
+	if fence == 1 {
+		err = e.attempts.Rest(record, c.gate.Key, fence, store.Rest{State: store.Free})
 	}
 	if errors.Is(err, store.ErrConflict) {
-		err = e.attempts.Rest(record, c.gate.Key, a.fence, store.Rest{State: store.Retryable, Reason: "not started: " + cause.Error()})
+		err = e.attempts.Rest(record, c.gate.Key, fence, store.Rest{State: store.Retryable, Reason: "not started: " + cause.Error()})
 	}
 	if errors.Is(err, store.ErrLeaseLost) {
 		return c.fail(CodeLeaseLost, time.Second, cause)
@@ -300,22 +328,25 @@ func (e *Engine[Tx]) free(ctx context.Context, c *call, a *Attempt, cause error)
 }
 
 // rest leaves the operation unknown, and gives the error that says so; or
-// CodeLeaseLost when it has been taken over or ended by somebody else meanwhile.
-// When even that cannot be written, the lease runs out and the claim becomes
-// unknown by itself.
-func (e *Engine[Tx]) rest(ctx context.Context, c *call, a *Attempt, cause error) error {
+// the answer of overtaken when it has been taken over or ended by somebody else
+// meanwhile. When even that cannot be written, the lease runs out and the claim
+// becomes unknown by itself.
+func (e *Engine[Tx]) rest(ctx context.Context, c *call, a *Attempt, cause error) (*Outcome, error) {
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 	defer cancel()
 	reason := "the attempt ended without telling whether its effect happened"
 	if cause != nil {
 		reason = cause.Error()
 	}
-	err := e.attempts.Rest(record, c.gate.Key, a.fence, store.Rest{State: store.Unknown, Reason: reason})
-	if errors.Is(err, store.ErrLeaseLost) {
-		return c.fail(CodeLeaseLost, time.Second, errors.Join(cause, err))
+	err := e.secure(record, c, a)
+	if err == nil {
+		err = e.attempts.Rest(record, c.gate.Key, a.claimed(), store.Rest{State: store.Unknown, Reason: reason})
 	}
-	e.sees(c, SawUnknown, a.fence, false, errors.Join(cause, err))
-	return c.fail(CodeUnknown, 0, cause)
+	if errors.Is(err, store.ErrLeaseLost) {
+		return e.overtaken(ctx, c, a, errors.Join(cause, err))
+	}
+	e.sees(c, SawUnknown, a.Fence(), false, errors.Join(cause, err))
+	return nil, c.fail(CodeUnknown, 0, cause)
 }
 
 // fastLease is the part of an attempt that the fast lease holds; its zero
@@ -324,6 +355,8 @@ type fastLease struct {
 	leaser lease.Leaser
 	key    string
 	token  string
+	held   bool      // it was granted
+	at     time.Time // it was asked for
 }
 
 // acquire asks the fast lease. It answers a duplicate in flight by itself, for
@@ -334,7 +367,7 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 	if e.opts.Leaser == nil {
 		return none, nil, nil
 	}
-	mine := &fastLease{leaser: e.opts.Leaser, key: c.gate.Key.String(), token: rand.Text()}
+	mine := &fastLease{leaser: e.opts.Leaser, key: c.gate.Key.String(), token: rand.Text(), at: time.Now()}
 	value := lease.Value{Token: mine.token, Version: c.gate.Fingerprint.Version, Fingerprint: c.gate.Fingerprint.Sum}
 	held, other, left, err := mine.leaser.Acquire(ctx, mine.key, value, c.op.Lease)
 	switch {
@@ -342,6 +375,7 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 		e.sees(c, SawLeaserFailed, 0, false, err)
 		return mine, nil, nil // it may hold all the same, and is given back at the end
 	case held:
+		mine.held = true
 		e.refused.granted(c.gate.Key)
 		return mine, nil, nil
 	case other.Completed:
@@ -352,7 +386,7 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 		}
 	case !c.samePayload(Fingerprint{Version: other.Version, Sum: other.Fingerprint}):
 		// "Another payload" is for good: only the database says that.
-	case e.refused.believe(c.gate.Key, c.op.Lease):
+	case e.refused.believe(c.gate.Key, other.Token, c.op.Lease):
 		return none, nil, c.fail(CodeInFlight, min(max(left, time.Second), c.op.Lease), nil)
 	}
 	return none, nil, nil

@@ -64,6 +64,15 @@ type Operation struct {
 	// attempt ended without telling: Hold (also when nil), Retry, Steps or a
 	// Probe.
 	Unknown Unknown
+	// ClaimByLease lets the fast lease (Options.Leaser) take the place of the
+	// durable claim in lease mode, which saves a commit. It is for what is
+	// declared repeatable, so Unknown must be Retry: nothing durable precedes the
+	// work, so that a killed worker leaves no trace and the next call runs again,
+	// and a fast lease that was lost lets two run at once. There is still one
+	// outcome, one answer and one finish. The claim is made after all when a
+	// third of the lease is over, when a Step ends, when the work fails without
+	// telling, and wherever the fast lease is not granted.
+	ClaimByLease bool
 	// Origin says where the operation came from, such as a route's pattern; it
 	// is kept with the unfinished operation for whoever finds it at rest. Only
 	// lease mode stores it; at most 1 KiB.
@@ -165,6 +174,9 @@ func (op *Operation) validate(singleTenant bool) error {
 	if op.Payload != nil && op.Fingerprint.Sum != nil {
 		fault("payload: set either Payload or Fingerprint, not both")
 	}
+	if op.ClaimByLease && op.Unknown != Unknown(Retry) {
+		fault("claim by lease: only for what is declared repeatable (set Operation.Unknown to Retry)")
+	}
 	if len(op.Origin) > store.MaxPartSize {
 		fault("origin: %d bytes, at most %d", len(op.Origin), store.MaxPartSize)
 	}
@@ -189,6 +201,7 @@ func (op *Operation) sound(singleTenant bool) bool {
 	within := func(d, low, high time.Duration) bool { return low <= d && d <= high }
 	return (op.Tenant != "" || singleTenant) &&
 		(op.Payload == nil || op.Fingerprint.Sum == nil) &&
+		(!op.ClaimByLease || op.Unknown == Unknown(Retry)) &&
 		len(op.Origin) <= store.MaxPartSize &&
 		len(op.Fingerprint.Sum) <= 64 && 0 <= op.Fingerprint.Version && op.Fingerprint.Version <= 1<<15-1 &&
 		within(op.Retention, MinRetention, MaxRetention) && within(op.Tombstone, 0, MaxRetention) &&

@@ -16,17 +16,19 @@ import (
 type Attempt struct {
 	identity store.Identity
 	key      store.Key
-	fence    int64
 	derived  string
 	created  time.Time
 	changed  time.Time
 	policy   Unknown
 	save     func(ctx context.Context, step store.Step) error // nil for the view a probe gets
 	fast     *fastLease
+	began    time.Time // when it asked for the fast lease, if that stands for its claim
 
-	mu    sync.Mutex
-	until time.Time // monotonic: the lease is ours before it
-	steps map[string]store.Step
+	claiming sync.Mutex // held while the claim is made of an attempt that has none
+	mu       sync.Mutex
+	fence    int64     // 0 while only the fast lease stands for it
+	until    time.Time // monotonic: the lease is ours before it
+	steps    map[string]store.Step
 }
 
 // newAttempt wraps a claimed row; a later attempt reads the steps of the
@@ -34,21 +36,20 @@ type Attempt struct {
 func (e *Engine[Tx]) newAttempt(ctx context.Context, c *call, row *store.Attempt, at time.Time) (*Attempt, error) {
 	a := viewOf(c, row)
 	a.until = at.Add(c.op.Lease)
-	a.save = func(ctx context.Context, step store.Step) error {
-		return e.attempts.SaveStep(ctx, a.key, a.fence, step)
-	}
+	a.save = e.saves(c, a)
 	what := SawClaimed
 	if row.Fence > 1 {
 		what = SawTakenOver
 		steps, err := e.attempts.Steps(ctx, a.key)
 		if err != nil {
-			return nil, e.rest(ctx, c, a, fmt.Errorf("steps of the earlier attempt could not be read: %w", err))
+			_, err := e.rest(ctx, c, a, fmt.Errorf("steps of the earlier attempt could not be read: %w", err))
+			return nil, err
 		}
 		for _, s := range steps {
 			a.steps[s.Name] = s
 		}
 	}
-	e.sees(c, what, a.fence, false, nil)
+	e.sees(c, what, row.Fence, false, nil)
 	return a, nil
 }
 
@@ -65,7 +66,20 @@ func viewOf(c *call, row *store.Attempt) *Attempt {
 func (a *Attempt) DerivedKey() string { return a.derived }
 
 // Fence is the attempt's number, from 1.
-func (a *Attempt) Fence() int64 { return a.fence }
+func (a *Attempt) Fence() int64 { return max(a.claimed(), 1) }
+
+// claimed is the fence of the attempt's claim, 0 while it has none.
+func (a *Attempt) claimed() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.fence
+}
+
+func (a *Attempt) claims(fence int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fence = fence
+}
 
 // Key of the operation.
 func (a *Attempt) Key() store.Key { return a.key }
@@ -74,7 +88,7 @@ func (a *Attempt) Key() store.Key { return a.key }
 func (a *Attempt) Identity() store.Identity { return a.identity }
 
 // Created is when the operation's first attempt was claimed, by the database's
-// clock.
+// clock; by this worker's, where the fast lease took the claim's place.
 func (a *Attempt) Created() time.Time { return a.created }
 
 // Changed is when the attempt started, or, for the attempt that a [Probe] gets,
@@ -146,7 +160,7 @@ func Step[T any](ctx context.Context, attempt *Attempt, name string, run func(ct
 		return result, nil
 	}
 	key := attempt.identity.DerivedKey(name)
-	if attempt.fence > 1 && probe != nil && attempt.policy != Retry {
+	if attempt.Fence() > 1 && probe != nil && attempt.policy != Retry {
 		result, verdict, err := probe(ctx, key)
 		switch {
 		case err != nil:
@@ -178,7 +192,7 @@ func record[T any](ctx context.Context, a *Attempt, name string, result T) error
 	if err != nil {
 		return fmt.Errorf("step %s: result: %w", name, err)
 	}
-	step := store.Step{Name: name, Done: true, Fence: a.fence, Result: encoded}
+	step := store.Step{Name: name, Done: true, Fence: a.Fence(), Result: encoded}
 	for try := 0; ; try++ {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
 		err = a.save(limited, step)
