@@ -36,8 +36,8 @@ func newCache(limit int) *cache {
 	return &cache{limit: limit, order: list.New(), byKey: map[store.Key]*list.Element{}}
 }
 
-// get finds an outcome that is still within its retention.
-func (c *cache) get(key store.Key) (*Outcome, bool) {
+// get finds an outcome that is still within its retention at the given moment.
+func (c *cache) get(key store.Key, now time.Time) (*Outcome, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	el, ok := c.byKey[key]
@@ -45,7 +45,7 @@ func (c *cache) get(key store.Key) (*Outcome, bool) {
 		return nil, false
 	}
 	e := el.Value.(*entry)
-	if time.Now().After(e.until) {
+	if now.After(e.until) {
 		c.remove(el)
 		return nil, false
 	}

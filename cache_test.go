@@ -25,18 +25,18 @@ func TestCacheStaysWithinItsBytesAndKeepsTheLastUsed(t *testing.T) {
 	put(0)
 	for n := 1; n < 1000; n++ {
 		put(n)
-		if _, ok := c.get(keyOf(0)); !ok {
+		if _, ok := c.get(keyOf(0), time.Now()); !ok {
 			t.Fatalf("the entry in use is gone after %d", n)
 		}
 		if c.size > limit || c.order.Len() != len(c.byKey) {
 			t.Fatalf("%d bytes, %d entries, %d keys", c.size, c.order.Len(), len(c.byKey))
 		}
 	}
-	if _, ok := c.get(keyOf(1)); ok {
+	if _, ok := c.get(keyOf(1), time.Now()); ok {
 		t.Error("the oldest entry is still there")
 	}
 	c.put(keyOf(-1), &Outcome{Result: Result{Body: make([]byte, limit/16)}, Left: time.Hour}, time.Now(), 0)
-	if _, ok := c.get(keyOf(-1)); ok {
+	if _, ok := c.get(keyOf(-1), time.Now()); ok {
 		t.Error("one entry may take the whole cache")
 	}
 }
@@ -46,15 +46,15 @@ func TestCacheForgetsWithTheRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(1 << 20)
 		c.put(keyOf(1), &Outcome{Left: time.Minute}, time.Now().Add(-30*time.Second), 0) // read half a minute ago
-		if _, ok := c.get(keyOf(1)); !ok {
+		if _, ok := c.get(keyOf(1), time.Now()); !ok {
 			t.Error("gone before its time")
 		}
 		c.put(keyOf(2), &Outcome{Left: time.Minute}, time.Now(), 1) // read in another incarnation
-		if _, ok := c.get(keyOf(2)); ok {
+		if _, ok := c.get(keyOf(2), time.Now()); ok {
 			t.Error("an outcome of another incarnation is there")
 		}
 		time.Sleep(31 * time.Second)
-		if _, ok := c.get(keyOf(1)); ok || c.size != 0 {
+		if _, ok := c.get(keyOf(1), time.Now()); ok || c.size != 0 {
 			t.Errorf("there after its time, %d bytes", c.size)
 		}
 	})

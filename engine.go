@@ -111,7 +111,7 @@ func New[Tx any](ledger store.Ledger[Tx], opts *Options) (*Engine[Tx], error) {
 	e := &Engine[Tx]{ledger: ledger, opts: o}
 	e.attempts, _ = ledger.(store.Attempts[Tx])
 	probe := &Operation{Effect: "options", Key: []string{"options"}}
-	e.withDefaults(probe)
+	o.fill(probe)
 	if err := probe.validate(true); err != nil {
 		return nil, fmt.Errorf("unavez: options: %w", err)
 	}
@@ -140,13 +140,13 @@ func defaultTo[T comparable](field *T, value T) {
 	}
 }
 
-// withDefaults fills what the operation leaves to the engine.
-func (e *Engine[Tx]) withDefaults(op *Operation) {
-	defaultTo(&op.Retention, e.opts.Retention)
-	defaultTo(&op.Tombstone, e.opts.Tombstone)
+// fill sets what the operation leaves to the engine.
+func (o *Options) fill(op *Operation) {
+	defaultTo(&op.Retention, o.Retention)
+	defaultTo(&op.Tombstone, o.Tombstone)
 	op.Tombstone = max(op.Tombstone, 0)
-	defaultTo(&op.Limit, e.opts.Limit)
-	defaultTo(&op.Lease, e.opts.Lease)
+	defaultTo(&op.Limit, o.Limit)
+	defaultTo(&op.Lease, o.Lease)
 	if op.Unknown == nil {
 		op.Unknown = Hold
 	}
@@ -160,24 +160,31 @@ type call struct {
 }
 
 // begin checks the operation and counts the call; the caller ends it with
-// flights.leave when err is nil.
+// flights.leave when err is nil. It is small so that it is inlined, and a call
+// that the worker's own memory answers stays off the heap.
 func (e *Engine[Tx]) begin(op Operation) (*call, error) {
-	c := &call{op: op, started: time.Now()}
-	e.withDefaults(&c.op)
+	c := &call{op: op}
+	return c, c.begin(&e.opts, e.flights)
+}
+
+func (c *call) begin(opts *Options, flights *flights) error {
+	c.started = time.Now()
+	op := &c.op
+	opts.fill(op)
 	id := op.Identity()
-	c.gate = store.Gate{Identity: id, Key: id.Key(), Limit: c.op.Limit, Retention: c.op.Retention, Tombstone: c.op.Tombstone}
-	if err := c.op.validate(e.opts.SingleTenant); err != nil {
-		return nil, c.fail(CodeInvalid, 0, err)
+	c.gate = store.Gate{Identity: id, Key: id.Key(), Limit: op.Limit, Retention: op.Retention, Tombstone: op.Tombstone}
+	if err := op.validate(opts.SingleTenant); err != nil {
+		return c.fail(CodeInvalid, 0, err)
 	}
 	c.gate.Fingerprint = op.Fingerprint
 	if op.Payload != nil {
 		sum := sha256.Sum256(op.Payload)
 		c.gate.Fingerprint = Fingerprint{Version: 0, Sum: sum[:]}
 	}
-	if !e.flights.join() {
-		return nil, c.fail(CodeClosed, time.Second, nil)
+	if !flights.join() {
+		return c.fail(CodeClosed, time.Second, nil)
 	}
-	return c, nil
+	return nil
 }
 
 // fail makes the engine's error for this call.
@@ -297,7 +304,7 @@ func (e *Engine[Tx]) Look(ctx context.Context, op Operation) (Outcome, error) {
 		return Outcome{}, err
 	}
 	defer e.flights.leave()
-	if found, ok := e.cached(c); ok {
+	if found, ok := e.cache.get(c.gate.Key, c.started); ok {
 		return e.replay(c, found, true)
 	}
 	verdict, err := e.ledger.Look(ctx, c.gate.Key)
@@ -316,9 +323,6 @@ func (e *Engine[Tx]) Look(ctx context.Context, op Operation) (Outcome, error) {
 	}
 	return *found, nil
 }
-
-// cached looks into the worker's own memory.
-func (e *Engine[Tx]) cached(c *call) (*Outcome, bool) { return e.cache.get(c.gate.Key) }
 
 // replay answers a duplicate from an outcome that this worker holds.
 func (e *Engine[Tx]) replay(c *call, found *Outcome, cached bool) (Outcome, error) {

@@ -20,9 +20,9 @@ const recordLimit = 10 * time.Second
 // at another worker.
 func (e *Engine[Tx]) once(ctx context.Context, c *call, run func(context.Context, *flight) (*Outcome, error)) (Outcome, error) {
 	key := c.gate.Key
-	deadline := time.Now().Add(c.op.Wait)
-	for {
-		if found, ok := e.cached(c); ok {
+	deadline := c.started.Add(c.op.Wait)
+	for now := c.started; ; now = time.Now() {
+		if found, ok := e.cache.get(key, now); ok {
 			return e.replay(c, found, true)
 		}
 		f, mine := e.flights.enter(key, c.gate.Fingerprint)
@@ -257,7 +257,7 @@ func (e *Engine[Tx]) Join(ctx context.Context, tx Tx, op Operation, fn func(ctx 
 		return Outcome{}, err
 	}
 	defer e.flights.leave()
-	if found, ok := e.cached(c); ok {
+	if found, ok := e.cache.get(c.gate.Key, c.started); ok {
 		return e.replay(c, found, true)
 	}
 	f, mine := e.flights.enter(c.gate.Key, c.gate.Fingerprint)

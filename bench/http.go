@@ -46,9 +46,17 @@ func serveVariant(name, dir string) error {
 
 // handlerOf makes the handler of a measured server.
 func handlerOf(name, dir string) (http.Handler, error) {
-	if name == "no-op" {
+	switch name {
+	case "no-op": // reads what is asked and writes the answer
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // the load generator sends whole bodies
+			reply(w)
+		}), nil
+	case "same-lines": // as no-op, with the header lines of a replay
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("Idempotent-Replayed", "true")
 			reply(w)
 		}), nil
 	}
@@ -135,7 +143,7 @@ func measureHTTP(s settings) error {
 	}
 	defer os.RemoveAll(dir)
 	children := map[string]*child{}
-	for _, name := range []string{"no-op", "bare", "unavez"} {
+	for _, name := range []string{"no-op", "same-lines", "bare", "unavez"} {
 		c, err := startChild(name, dir)
 		if err != nil {
 			return err
@@ -176,20 +184,22 @@ func measureHTTP(s settings) error {
 	if err := post(children["unavez"], same)(context.Background()); err != nil { // the one that is replayed
 		return err
 	}
-	noop, replay := named("no-op handler", "no-op", fresh), named("unavez, replay", "unavez", same)
+	noop, replay := named("no-op handler", "no-op", same), named("unavez, replay", "unavez", same)
+	lines := named("no-op handler, header of a replay", "same-lines", same)
 	bare, keyed := named("bare handler with its own transaction", "bare", fresh), named("unavez, new key", "unavez", fresh)
-	pair := func(title string, l load, base, other variant) {
-		found := compare(s, l, []variant{base, other})
+	beside := func(title string, l load, base variant, others ...variant) {
+		found := compare(s, l, append([]variant{base}, others...))
 		fmt.Println(title)
-		row(base.name, found[base.name], found[base.name])
-		row(other.name, found[other.name], found[base.name])
+		for _, v := range append([]variant{base}, others...) {
+			row(v.name, found[v.name], found[base.name])
+		}
 	}
 	fmt.Println("HTTP, CPU of the server process")
-	pair("replay, 32 callers, 3200/s", load{32, 10 * time.Millisecond}, noop, replay)
-	pair("replay, 32 callers, as fast as answered", load{callers: 32}, noop, replay)
-	pair("new key, 32 callers, 800/s", load{32, 40 * time.Millisecond}, bare, keyed)
-	pair("new key, 1 caller, as fast as answered", load{callers: 1}, bare, keyed)
-	pair("new key, 32 callers, as fast as answered", load{callers: 32}, bare, keyed)
+	beside("replay, 32 callers, 3200/s", load{32, 10 * time.Millisecond}, noop, lines, replay)
+	beside("replay, 32 callers, as fast as answered", load{callers: 32}, noop, lines, replay)
+	beside("new key, 32 callers, 800/s", load{32, 40 * time.Millisecond}, bare, keyed)
+	beside("new key, 1 caller, as fast as answered", load{callers: 1}, bare, keyed)
+	beside("new key, 32 callers, as fast as answered", load{callers: 32}, bare, keyed)
 	fmt.Println()
 	return nil
 }

@@ -264,10 +264,14 @@ func (a *answer) send(w http.ResponseWriter) error {
 	return a.body.send(w)
 }
 
-// replay writes a frozen result out.
-func replay(w http.ResponseWriter, result unavez.Result) error {
-	header := w.Header()
-	values := make([]string, 0, len(result.Header)+3) // behind the lines that have one value
+// replay writes a frozen result out, and the headers for this request's origin
+// over the frozen ones.
+func (x *exchange) replay(result unavez.Result) error {
+	header := x.w.Header()
+	values := x.lines[:0] // behind the lines that have one value; never grown, they are in use
+	if need := len(result.Header) + 3; need > cap(values) {
+		values = make([]string, 0, need)
+	}
 	one := func(v string) []string {
 		values = append(values, v)
 		return values[len(values)-1 : len(values) : len(values)]
@@ -279,7 +283,7 @@ func replay(w http.ResponseWriter, result unavez.Result) error {
 			continue
 		}
 		caching = caching || name == "Cache-Control"
-		first := !slices.ContainsFunc(result.Header[:i], func(f unavez.Field) bool { return http.CanonicalHeaderKey(f.Name) == name })
+		first := i == 0 || !slices.ContainsFunc(result.Header[:i], func(f unavez.Field) bool { return http.CanonicalHeaderKey(f.Name) == name })
 		switch {
 		case !first:
 		case !listed(name):
@@ -297,14 +301,15 @@ func replay(w http.ResponseWriter, result unavez.Result) error {
 		header["Cache-Control"] = one("no-store")
 	}
 	header[ReplayedHeader] = one("true")
+	if !bodyless(result.Code) {
+		header["Content-Length"] = one(strconv.Itoa(len(result.Body)))
+	}
+	x.CORS.apply(header, x.r)
+	x.w.WriteHeader(result.Code)
 	if bodyless(result.Code) {
-		w.WriteHeader(result.Code)
 		return nil
 	}
-	header["Content-Length"] = one(strconv.Itoa(len(result.Body)))
-	w.WriteHeader(result.Code)
-	_, err := w.Write(result.Body)
-	return err
+	return write(x.w, result.Body)
 }
 
 // sendable tells whether a result can be written as an HTTP answer.

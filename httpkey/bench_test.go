@@ -13,7 +13,7 @@ import (
 	"github.com/unavez/unavez/store/memory"
 )
 
-func benchLayer(b *testing.B) http.Handler {
+func benchLayer(b testing.TB) http.Handler {
 	b.Helper()
 	engine, err := unavez.New(memory.New(nil), &unavez.Options{SingleTenant: true})
 	if err != nil {

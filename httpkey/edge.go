@@ -48,7 +48,20 @@ type exchange struct {
 	op      unavez.Operation
 	caller  Scope
 	prefers time.Duration // what "Prefer: wait" was granted
-	started time.Time
+	started time.Time     // zero where nobody observes
+
+	// What a replay would otherwise need the heap for, piece by piece.
+	key   [2]string // op.Key
+	sum   [32]byte  // op.Fingerprint.Sum
+	lines [8]string // lines of the answer
+}
+
+// begin makes x the exchange of one request.
+func (x *exchange) begin(e *edge, w http.ResponseWriter, r *http.Request) {
+	x.edge, x.w, x.r = e, w, r
+	if e.Observe != nil {
+		x.started = time.Now()
+	}
 }
 
 // keyed tells whether the request is to be admitted, or passed through.
@@ -72,34 +85,40 @@ func strip(r *http.Request) *http.Request {
 
 // admit turns a keyed request into an operation. Who is calling comes first,
 // the body last; the order is part of the contract.
-func (e *edge) admit(w http.ResponseWriter, r *http.Request) (*exchange, *Error) {
-	x := &exchange{edge: e, w: w, r: strip(r), started: time.Now()}
+func (x *exchange) admit(e *edge, w http.ResponseWriter, r *http.Request) *Error {
+	x.begin(e, w, strip(r))
 	if p := e.connection(r); p != nil {
-		return x, p
+		return p
 	}
 	if p := x.identify(); p != nil {
-		return x, p
+		return p
 	}
 	key, err := ParseKey(r.Header[KeyHeader])
 	switch {
 	case errors.Is(err, ErrNoKey):
-		return x, layerProblem(http.StatusBadRequest, TypeKeyMissing, "Send an Idempotency-Key header with a value that is new for each operation.", err)
+		return layerProblem(http.StatusBadRequest, TypeKeyMissing, "Send an Idempotency-Key header with a value that is new for each operation.", err)
 	case err != nil:
-		return x, layerProblem(http.StatusBadRequest, TypeKeyMalformed, err.Error(), err)
+		return layerProblem(http.StatusBadRequest, TypeKeyMalformed, err.Error(), err)
 	}
+	x.key = [...]string{x.caller.Principal, key}
 	x.op = unavez.Operation{
-		Tenant: x.caller.Tenant, Effect: effect, Key: []string{x.caller.Principal, key},
+		Tenant: x.caller.Tenant, Effect: effect, Key: x.key[:],
 		Retention: e.Retention, Tombstone: e.Tombstone, Limit: e.Limit, OwnsRetries: true,
 		Detached: !e.CancelOnDisconnect, Origin: e.origin(r),
 	}
 	if p := x.readBody(); p != nil {
-		return x, p
+		return p
 	}
 	x.prefers = min(preferredWait(r.Header["Prefer"]), e.Wait)
 	x.op.Wait = x.prefers
-	x.op.Fingerprint, _ = e.prints.at(FingerprintVersion, x.r, x.body)
-	x.op.FingerprintAt = func(version int) (unavez.Fingerprint, bool) { return e.prints.at(version, x.r, x.body) }
-	return x, nil
+	x.op.Fingerprint = unavez.Fingerprint{Version: FingerprintVersion, Sum: e.prints.sum(x.sum[:0], x.r, x.body)}
+	x.op.FingerprintAt = x.fingerprintAt
+	return nil
+}
+
+// fingerprintAt is for records of another version of the algorithm.
+func (x *exchange) fingerprintAt(version int) (unavez.Fingerprint, bool) {
+	return x.prints.at(version, x.r, x.body)
 }
 
 // origin is where the operator sees that the request came in.
@@ -169,12 +188,15 @@ func (x *exchange) readBody() *Error {
 }
 
 // readUpTo reads a body to its end, or to one byte over the limit. The length
-// that was announced is a hint.
+// that was announced, negative when none was, is a hint.
 func readUpTo(body io.Reader, announced, limit int64) ([]byte, error) {
 	if body == nil || body == http.NoBody {
 		return nil, nil
 	}
-	b := make([]byte, 0, min(max(announced, 511), 64<<10, limit)+1)
+	if announced < 0 {
+		announced = 511
+	}
+	b := make([]byte, 0, min(announced, 64<<10, limit)+1)
 	for {
 		n, err := body.Read(b[len(b):min(cap(b), int(limit)+1)])
 		b = b[:len(b)+n]
@@ -267,19 +289,7 @@ func (x *exchange) replays(result unavez.Result) {
 	}
 	x.applied()
 	x.see(SawReplayed, result.Code, nil)
-	x.sent(replay(corsWriter{x}, result))
-}
-
-// corsWriter puts the headers for this request's origin over the frozen ones.
-type corsWriter struct{ x *exchange }
-
-func (c corsWriter) Header() http.Header { return c.x.w.Header() }
-
-func (c corsWriter) Write(b []byte) (int, error) { return c.x.w.Write(b) }
-
-func (c corsWriter) WriteHeader(status int) {
-	c.x.CORS.apply(c.x.w.Header(), c.x.r)
-	c.x.w.WriteHeader(status)
+	x.sent(x.replay(result))
 }
 
 // sends is the first answer.

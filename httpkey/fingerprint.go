@@ -62,31 +62,31 @@ func (f *fingerprinter) at(version int, r *http.Request, body []byte) (unavez.Fi
 	if version != FingerprintVersion {
 		return unavez.Fingerprint{}, false
 	}
-	return unavez.Fingerprint{Version: FingerprintVersion, Sum: f.sum(r, body)}, true
+	return unavez.Fingerprint{Version: FingerprintVersion, Sum: f.sum(nil, r, body)}, true
 }
 
 // maxSmall is up to which size a body is copied rather than hashed in pieces.
 const maxSmall = 4 << 10
 
-// sum is version 1; doc.go has it to the byte.
-func (f *fingerprinter) sum(r *http.Request, body []byte) []byte {
+// sum appends version 1; doc.go has it to the byte.
+func (f *fingerprinter) sum(out []byte, r *http.Request, body []byte) []byte {
 	path, query := target(r)
 	kind, content, media := f.content(r.Header, body)
-	b := make([]byte, 0, 256+len(path)+len(query)+len(media)+min(len(content), maxSmall))
-	b = appendPart(b, "http")
+	var short [768]byte // enough for most requests, without the heap
+	b := appendPart(short[:0], "http")
 	b = appendPart(b, r.Method)
 	b = appendList(b, func(b []byte) []byte { return appendPath(b, path) })
 	b = appendList(b, func(b []byte) []byte { return appendQuery(b, query) })
-	b = appendPart(b, media)
+	b = appendList(b, func(b []byte) []byte { return appendMedia(b, media) })
 	b = appendPart(b, kind)
 	if len(content) <= maxSmall {
 		sum := sha256.Sum256(appendPart(b, content))
-		return sum[:]
+		return append(out, sum[:]...)
 	}
 	h := sha256.New() // a hash never fails to be written to
-	h.Write(binary.BigEndian.AppendUint32(b, uint32(len(content))))
+	h.Write(slices.Clone(binary.BigEndian.AppendUint32(b, uint32(len(content)))))
 	h.Write(content)
-	return h.Sum(nil)
+	return h.Sum(out)
 }
 
 // target is path and query as the client sent them, whatever a router or
@@ -142,27 +142,33 @@ func appendQuery(out []byte, raw string) []byte {
 	return out
 }
 
-// content gives the kind of the body's form, the form, and that of its type.
-func (f *fingerprinter) content(header http.Header, body []byte) (kind string, content, media []byte) {
+// media is the type of a body.
+type media struct {
+	name   string
+	params map[string]string
+}
+
+// content gives the kind of the body's form, the form, and the body's type.
+func (f *fingerprinter) content(header http.Header, body []byte) (kind string, content []byte, is media) {
 	name, params, err := mediaType(header["Content-Type"])
 	if err != nil {
-		return "raw", body, mediaForm("", map[string]string{"": strings.Join(header["Content-Type"], ", ")})
+		return "raw", body, media{params: map[string]string{"": strings.Join(header["Content-Type"], ", ")}}
 	}
-	coded := header.Get("Content-Encoding")
-	if coded == "" || strings.EqualFold(coded, "identity") {
+	coded := header["Content-Encoding"]
+	if len(coded) == 0 || coded[0] == "" || strings.EqualFold(coded[0], "identity") {
 		switch {
 		case f.json && isJSON(name):
 			if text, ok := canonicalJSON(body, f.sel); ok {
-				return "json", text, mediaForm(name, params)
+				return "json", text, media{name, params}
 			}
 		case name == "multipart/form-data" && params["boundary"] != "":
 			if form, ok := formForm(body, params["boundary"]); ok {
 				delete(params, "boundary")
-				return "form", form, mediaForm(name, params)
+				return "form", form, media{name, params}
 			}
 		}
 	}
-	return "raw", body, mediaForm(name, params)
+	return "raw", body, media{name, params}
 }
 
 // mediaType reads the one line that there should be.
@@ -180,20 +186,20 @@ func isJSON(media string) bool {
 	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
-// mediaForm is the list of type, then parameter names and values sorted by
-// name. The charset's case does not count.
-func mediaForm(name string, params map[string]string) []byte {
-	out := appendPart(nil, name)
-	if len(params) == 0 {
+// appendMedia appends type, then parameter names and values sorted by name. The
+// charset's case does not count.
+func appendMedia(out []byte, m media) []byte {
+	out = appendPart(out, m.name)
+	if len(m.params) == 0 {
 		return out
 	}
-	names := make([]string, 0, len(params))
-	for p := range params {
+	names := make([]string, 0, len(m.params))
+	for p := range m.params {
 		names = append(names, p)
 	}
 	slices.Sort(names)
 	for _, p := range names {
-		value := params[p]
+		value := m.params[p]
 		if p == "charset" {
 			value = strings.ToLower(value)
 		}
@@ -204,7 +210,7 @@ func mediaForm(name string, params map[string]string) []byte {
 
 // formForm is the list of the form's parts in order, each a list of its header
 // lines (sorted by lower-case name; Content-Type and Content-Disposition as
-// mediaForm where they can be read) and its bytes.
+// appendMedia where they can be read) and its bytes.
 func formForm(body []byte, boundary string) (out []byte, ok bool) {
 	// What stands before the first part or behind the last one is in no part:
 	// such a body is compared by its bytes.
@@ -241,8 +247,8 @@ func partHeader(header textproto.MIMEHeader) (out []byte) {
 			form := []byte(value)
 			// An extended parameter (RFC 2231) would hide its plain twin.
 			if (name == "Content-Disposition" || name == "Content-Type") && !strings.Contains(value, "*") {
-				if media, params, err := mime.ParseMediaType(value); err == nil {
-					form = mediaForm(media, params)
+				if name, params, err := mime.ParseMediaType(value); err == nil {
+					form = appendMedia(nil, media{name, params})
 				}
 			}
 			out = appendPart(appendPart(out, strings.ToLower(name)), form)

@@ -254,7 +254,8 @@ func pathProblem(in *http.Request) *Error {
 
 // pass sends a request that is not keyed to the upstream, streaming.
 func (f *front) pass(e *edge, w http.ResponseWriter, r *http.Request) {
-	x := &exchange{edge: e, w: w, r: strip(r), started: time.Now()}
+	x := &exchange{}
+	x.begin(e, w, strip(r))
 	if p := e.connection(r); p != nil {
 		x.fail(p)
 		return

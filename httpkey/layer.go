@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/unavez/unavez"
 )
@@ -122,7 +121,7 @@ func (f *failure) final() bool {
 
 // work is one run of a handler, from the gate to its answer.
 type work[Tx any] struct {
-	x      *exchange
+	x      exchange
 	run    func(*recorder, *http.Request, Tx) error
 	rec    *recorder
 	answer *answer
@@ -132,7 +131,7 @@ type work[Tx any] struct {
 // do runs the handler on the transaction and gives what is to be frozen.
 func (k *work[Tx]) do(ctx context.Context, tx Tx) (unavez.Result, error) {
 	k.close()
-	x := k.x
+	x := &k.x
 	k.rec = newRecorder(x.w.Header(), x.ResponseLimit, x.SpoolLimit)
 	k.answer, k.failed = nil, nil
 	err := k.run(k.rec, x.r.WithContext(context.WithValue(ctx, txKey{}, tx)), tx)
@@ -168,15 +167,14 @@ func (k *work[Tx]) close() {
 
 // serve is a keyed request.
 func (l *Layer[Tx]) serve(w http.ResponseWriter, r *http.Request, run func(*recorder, *http.Request, Tx) error) {
-	x, problem := l.edge.admit(w, r)
-	if problem != nil {
-		x.fail(problem)
+	k := &work[Tx]{run: run}
+	if problem := k.x.admit(l.edge, w, r); problem != nil {
+		k.x.fail(problem)
 		return
 	}
-	k := &work[Tx]{x: x, run: run}
 	defer k.close()
-	out, err := l.engine.Do(r.Context(), x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
-		x.rewind()
+	out, err := l.engine.Do(r.Context(), k.x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
+		k.x.rewind()
 		return k.do(ctx, tx)
 	})
 	k.end(out, err)
@@ -184,12 +182,14 @@ func (l *Layer[Tx]) serve(w http.ResponseWriter, r *http.Request, run func(*reco
 
 // end answers by what became of the operation.
 func (k *work[Tx]) end(out unavez.Outcome, err error) {
-	x := k.x
+	x := &k.x
+	if err == nil && (out.Replayed || k.answer == nil) {
+		x.replays(out.Result)
+		return
+	}
 	var no *failure
 	mine := errors.As(err, &no) && no == k.failed && !isEngine(err, no)
 	switch {
-	case err == nil && out.Replayed, err == nil && k.answer == nil:
-		x.replays(out.Result)
 	case err == nil && k.failed != nil: // a refusal, frozen
 		k.problem(SawCompleted)
 	case err == nil:
@@ -207,7 +207,7 @@ func (k *work[Tx]) end(out unavez.Outcome, err error) {
 
 // problem sends the answer that stands in the place of the handler's.
 func (k *work[Tx]) problem(what string) {
-	x, p := k.x, k.failed.problem
+	x, p := &k.x, k.failed.problem
 	if p.Status >= 500 {
 		x.logs(what, p.Status, k.failed.err)
 	}
@@ -234,12 +234,13 @@ var errReadOnly = errors.New("a safe method changes nothing")
 // transaction, under an identity that is used once, kept as briefly as can be.
 func (l *Layer[Tx]) unkeyed(w http.ResponseWriter, r *http.Request, run func(*recorder, *http.Request, Tx) error) {
 	e := l.edge
-	x := &exchange{edge: e, w: w, r: r, started: time.Now()}
+	k := &work[Tx]{run: run}
+	x := &k.x
+	x.begin(e, w, r)
 	x.op = unavez.Operation{
 		Tenant: "-", Effect: effect, Key: []string{"", "unkeyed", rand.Text()},
 		Retention: unavez.MinRetention, Tombstone: -1, Limit: e.Limit, Detached: !e.CancelOnDisconnect,
 	}
-	k := &work[Tx]{x: x, run: run}
 	defer k.close()
 	out, err := l.engine.Do(r.Context(), x.op, func(ctx context.Context, tx Tx) (unavez.Result, error) {
 		_, err := k.do(ctx, tx)

@@ -35,13 +35,13 @@ type Finish[Tx any] = func(ctx context.Context, w http.ResponseWriter, tx Tx) er
 // the method.
 func (l *Layer[Tx]) Lease(policy unavez.Unknown, run func(r *http.Request, attempt *unavez.Attempt) (Finish[Tx], error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x, problem := l.edge.admit(w, r)
-		if problem != nil {
+		k := &leasedWork[Tx]{policy: policy}
+		x := &k.x
+		if problem := x.admit(l.edge, w, r); problem != nil {
 			x.fail(problem)
 			return
 		}
 		x.op.Unknown = policy
-		k := &leasedWork[Tx]{work: work[Tx]{x: x}, policy: policy}
 		defer k.close()
 		out, err := l.engine.Lease(r.Context(), x.op, func(ctx context.Context, attempt *unavez.Attempt) (unavez.Result, error) {
 			x.rewind()
@@ -99,7 +99,7 @@ func (k *leasedWork[Tx]) record(ctx context.Context, tx Tx, result *unavez.Resul
 
 // answers by what became of the operation.
 func (k *leasedWork[Tx]) answers(out unavez.Outcome, err error) {
-	x := k.x
+	x := &k.x
 	code := unavez.CodeOf(err)
 	switch {
 	case err == nil:

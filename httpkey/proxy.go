@@ -178,7 +178,8 @@ func (p *Proxy[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.pass(p.edge, w, r)
 		return
 	}
-	x, problem := p.edge.admit(w, r)
+	x := &exchange{}
+	problem := x.admit(p.edge, w, r)
 	if problem == nil {
 		problem = pathProblem(r)
 	}
