@@ -97,17 +97,23 @@ func postgresFolder() string {
 	return best
 }
 
-// attributes are those of a server; as root it runs as the user postgres, since
-// the server refuses root.
+// attributes are those of a server's process.
 func (s *PostgresServer) attributes() *syscall.SysProcAttr {
 	s.tb.Helper()
+	return serverUser(s.tb)
+}
+
+// serverUser gives the attributes of a server that refuses to be root's: as root
+// it runs as the user postgres.
+func serverUser(tb testing.TB) *syscall.SysProcAttr {
+	tb.Helper()
 	a := attributes()
 	if os.Geteuid() != 0 {
 		return a
 	}
 	owner, err := user.Lookup("postgres")
 	if err != nil {
-		s.tb.Fatalf("PostgreSQL refuses to run as root: %v", err)
+		tb.Fatalf("PostgreSQL and PgBouncer refuse to run as root: %v", err)
 	}
 	uid, _ := strconv.ParseUint(owner.Uid, 10, 32) // numbers, on unix
 	gid, _ := strconv.ParseUint(owner.Gid, 10, 32)

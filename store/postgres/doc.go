@@ -88,5 +88,7 @@
 // Above READ COMMITTED outcomes must be kept in one table (Settings.NoRing).
 //
 // PgBouncer in transaction mode works: nothing is kept in the session. Use
-// pgx.QueryExecModeExec there, or a PgBouncer that tracks prepared statements.
+// pgx.QueryExecModeExec or pgx.QueryExecModeCacheDescribe there, or PgBouncer
+// 1.21 or newer with max_prepared_statements; no parameter of a session in the
+// URL, which it refuses.
 package postgres

@@ -27,17 +27,20 @@ const (
 // SQLSTATEs of PostgreSQL that matter here:
 // https://www.postgresql.org/docs/current/errcodes-appendix.html
 const (
+	stateProtocol           = "08P01" // PgBouncer, of a parameter that it does not know
 	stateUniqueViolation    = "23505"
 	stateReadOnly           = "25006"
 	stateRecovery           = "55000" // pg_current_wal_insert_lsn on a standby
 	stateAborted            = "25P02"
 	stateIdleTimeout        = "25P03"
 	stateTransactionTimeout = "25P04"
+	stateNoStatement        = "26000"
 	stateInvalidCatalog     = "3D000"
 	stateInvalidSchema      = "3F000"
 	stateSerialization      = "40001"
 	stateDeadlock           = "40P01"
 	statePrivilege          = "42501"
+	stateSameStatement      = "42P05"
 	stateNoFunction         = "42883"
 	stateNoTable            = "42P01"
 	stateNotAvailable       = "55P03"
@@ -129,6 +132,14 @@ func classifyState(pg *pgconn.PgError, err error) error {
 		return &fault{store.ErrUnavailable, "statement was cancelled", err}
 	case stateReadOnly, stateRecovery:
 		return &fault{store.ErrUnavailable, "database is read-only: is this a standby?", err}
+	case stateProtocol:
+		if strings.Contains(pg.Message, "startup parameter") {
+			return &fault{nil, "pooler refuses a parameter of the connection: take it out of the URL (limits are set in each transaction), or name it in PgBouncer's ignore_startup_parameters", err}
+		}
+	case stateNoStatement, stateSameStatement:
+		if strings.Contains(pg.Message, "stmtcache_") { // of pgx; else it is the application's own
+			return &fault{store.ErrUnavailable, "a pooler loses prepared statements: connect with default_query_exec_mode=exec, or use PgBouncer 1.21 with max_prepared_statements", err}
+		}
 	case statePrivilege:
 		return &fault{nil, "missing right: run unavez migrate as a member of unavez_migrate, and GRANT unavez_app TO the role that runs", err}
 	case stateInvalidSchema, stateNoTable, stateNoFunction, stateInvalidCatalog:

@@ -4,15 +4,17 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // history is what a store knows of its database's history.
 type history struct {
-	number atomic.Int64 // the incarnation seen last
-	mu     sync.Mutex
-	tell   []func()
+	number  atomic.Int64 // the incarnation seen last
+	writing sync.Mutex   // held while a change is written down
+	mu      sync.Mutex
+	tell    []func()
 }
 
 // OnIncarnation implements store.Incarnated. A change is noticed by the next
@@ -37,20 +39,34 @@ func (s *Store) NewIncarnation(ctx context.Context) error {
 }
 
 // witness compares the incarnation that a statement found; -1 says that nobody
-// has written the change down yet.
+// has written the change down yet. Who calls it may hold a connection, all of
+// which may be held by others who are here: one of them writes, and not for long.
 func (s *Store) witness(ctx context.Context, number int64) {
-	seen := s.number.Load()
-	if number == seen {
+	if number == s.number.Load() {
 		return
 	}
-	if number < 0 {
-		ctx, cancel := detached(ctx)
-		defer cancel()
-		if err := s.row(ctx, "SELECT unavez.new_incarnation(false)", nil, &number); err != nil {
-			number = seen // the next statement tries again; this one is told all the same
-		}
+	if number >= 0 {
+		s.number.Store(number)
+		s.changed()
+		return
 	}
-	s.number.Store(number)
+	if !s.writing.TryLock() {
+		return // whoever has it tells
+	}
+	defer s.writing.Unlock()
+	s.changed()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeLimit)
+	defer cancel()
+	if err := s.row(ctx, "SELECT unavez.new_incarnation(false)", nil, &number); err == nil {
+		s.number.Store(number) // else the next statement finds it again
+	}
+}
+
+// writeLimit bounds the wait for a connection to write a change down.
+const writeLimit = time.Second
+
+// changed tells that the history is another one.
+func (s *Store) changed() {
 	s.history.mu.Lock()
 	defer s.history.mu.Unlock()
 	for _, changed := range s.tell {

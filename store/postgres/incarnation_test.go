@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -92,5 +93,41 @@ func TestOperatorSaysThatHistoryIsAnother(t *testing.T) {
 	claim.Gate = gateOf("outside later")
 	if attempt, v, err := other.Claim(t.Context(), claim); err != nil || attempt == nil {
 		t.Errorf("Claim: %v, %v", v.State, err)
+	}
+}
+
+// A change is noticed by gates that hold every connection of the pool: writing
+// it down must not make them wait for one.
+func TestChangeOfHistoryDoesNotStallAFullPool(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	const all = 3
+	w := d.worker(t, nil, func(c *pgxpool.Config) { c.MaxConns = all })
+	var changes atomic.Int64
+	w.OnIncarnation(func() { changes.Add(1) })
+	d.exec(t, "UPDATE unavez.ledger SET timeline = 'FFFFFFFF'")
+	started := time.Now()
+	errs := make(chan error)
+	for i := range all {
+		go func() {
+			txn, _, err := w.Begin(context.Background(), gateOf("full", fmt.Sprint(i)))
+			if err == nil {
+				defer txn.Rollback(context.Background()) //nolint:errcheck // it gives the connection back
+			}
+			errs <- err
+		}()
+	}
+	for range all {
+		must(t, "Begin", <-errs)
+	}
+	if took := time.Since(started); took > 8*time.Second {
+		t.Errorf("gates took %v", took)
+	}
+	eventually(t, "the change is written down", func() bool {
+		w.state(t, gateOf("full", "0"), store.Free)
+		return ask[string](t, d, "SELECT timeline FROM unavez.ledger") != "FFFFFFFF"
+	})
+	if changes.Load() < 1 {
+		t.Error("the change was not told")
 	}
 }
