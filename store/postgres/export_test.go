@@ -1,6 +1,14 @@
 package postgres
 
-import "github.com/unavez/unavez/store"
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/unavez/unavez/store"
+)
 
 // SetSmall says from how many bytes a slot of outcomes, and one of tombstones,
 // is purged as a whole.
@@ -16,4 +24,13 @@ func Classify(err error) error { return classify(err) }
 func FoundColumns(key store.Key) ([]any, func() (store.Verdict, error)) {
 	f := &found{}
 	return f.columns(), func() (store.Verdict, error) { return f.verdict(key) }
+}
+
+// Catalog lists what the schema of a database is made of, as audits compare it.
+func Catalog(ctx context.Context, pool *pgxpool.Pool) (all []string, err error) {
+	err = (&auditor{pool: pool, o: store.AuditOptions{Limit: time.Minute}}).snapshot(ctx, func(ctx context.Context, tx pgx.Tx, _ *layoutFound) error {
+		all, err = lines(ctx, tx)
+		return err
+	})
+	return all, err
 }

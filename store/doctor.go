@@ -1,0 +1,47 @@
+package store
+
+import "fmt"
+
+// Level is how a look at one live setting came out.
+type Level uint8
+
+// The levels, from good to bad.
+const (
+	// Sound: as it should be.
+	Sound Level = iota
+	// Warning: the promises hold, but something is worth a person's look.
+	Warning
+	// Refused: a promise does not hold. A server does not start on it, unless
+	// its configuration names the check as unsafe.
+	Refused
+)
+
+// String is the word that people and programs read.
+func (l Level) String() string {
+	switch l {
+	case Sound:
+		return "ok"
+	case Warning:
+		return "warning"
+	case Refused:
+		return "refused"
+	}
+	return fmt.Sprintf("level(%d)", uint8(l))
+}
+
+// MarshalText gives the word.
+func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// Check is one look at a live setting of a database.
+type Check struct {
+	// Name of the check, such as postgres.fsync; it never changes its meaning.
+	Name string `json:"name"`
+	// Level is how it came out.
+	Level Level `json:"level"`
+	// Value is what was seen; empty in a list of what is looked at.
+	Value string `json:"value"`
+	// Why it matters.
+	Why string `json:"why"`
+	// Way out.
+	Way string `json:"way"`
+}
