@@ -2,6 +2,7 @@ package statechart
 
 import (
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -83,13 +84,13 @@ type Node struct {
 	Meta        any
 	At          Position
 
-	first, last int // orders of the subtree: [first, last)
-	initialKids bool
-	handlers    map[string][]*Transition // exact descriptors
-	wild        []wildcard               // by descending length
-	history     []*Node                  // history children
-	regions     []*Node                  // children without history nodes
-	slot        int                      // index of the generation, -1 if none is kept
+	last     int                      // the subtree is the orders [Order, last)
+	handlers map[string][]*Transition // exact descriptors
+	wild     []wildcard               // by descending length
+	history  []*Node                  // history children
+	regions  []*Node                  // children without history nodes
+	slot     int                      // index of the generation, -1 if none is kept
+	done     string                   // type of its done event
 }
 
 type wildcard struct {
@@ -164,11 +165,13 @@ type Guard struct {
 	States []*Node
 	// Expression of GuardExpression.
 	Expression Expression
-	// ContextOnly tells that the function was declared not to read the event.
+	// ContextOnly tells that the function was declared, or the expression was
+	// found, not to read the event.
 	ContextOnly bool
 	At          Position
 
 	test func(Scope) (bool, error)
+	key  string // two guards with one key have one answer
 }
 
 // ActionOp is the form of an action.
@@ -269,8 +272,11 @@ type Definition struct {
 	duplicates  []Declared
 	early       []Declared
 	limit       int
+	stated      bool    // the chart says its limit itself
 	generations []*Node // nodes whose entries are counted
 	unnamed     []string
+	always      bool // some node has eventless transitions
+	scratch     sync.Pool
 }
 
 // ID is the machine's id.
