@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +90,8 @@ type runner struct {
 	now    time.Duration
 	timers []armed
 	calls  []EffectCall
+	// why a difference from XState is expected from here on; "" if none is.
+	why string
 }
 
 type armed struct {
@@ -97,12 +100,18 @@ type armed struct {
 }
 
 func (r *runner) take(reaction Reaction, err error) error {
+	if reaction.rejoins {
+		r.why = "D2"
+	}
 	if err != nil {
 		return err
 	}
 	r.snap = reaction.Snapshot
 	r.calls = append(r.calls, reaction.Effects...)
 	for _, t := range reaction.Cancel {
+		if t.State == r.def.ID() && len(reaction.Arm) > 0 {
+			r.why = "D5"
+		}
 		r.timers = slices.DeleteFunc(r.timers, func(a armed) bool { return a.Timer == t })
 	}
 	for _, t := range reaction.Arm {
@@ -227,6 +236,12 @@ func normal(v map[string]any) (map[string]any, error) {
 	return out, json.Unmarshal(text, &out)
 }
 
+// The differences of docs/statecharts.md that a case of XState can show: D2, the
+// domain of a transition to the history of an active parent is computed twice,
+// with two answers; D5, the root entered again without its exit keeps the timer
+// of its earlier visit.
+const difference = "D"
+
 // runCase returns what differs, "" if nothing does.
 func runCase(c *chartcorpus.Case, language Expressions, say func(chartcorpus.Expr) string, stored bool) (string, error) {
 	text, names, err := c.Chart(language.Language(), say)
@@ -246,10 +261,13 @@ func runCase(c *chartcorpus.Case, language Expressions, say func(chartcorpus.Exp
 			err = r.event(c.Events[i-1])
 		}
 		if want.Status == "error" {
-			if CodeOf(err) != CodeLimit {
+			if CodeOf(err) != CodeLimit && r.why == "" {
 				return fmt.Sprintf("step %d: XState gives up, we say %v", i, err), nil
 			}
 			return "", nil
+		}
+		if err != nil && r.why != "" && CodeOf(err) == CodeLimit {
+			return r.why, nil
 		}
 		if err != nil {
 			return fmt.Sprintf("step %d: %v", i, err), nil
@@ -262,14 +280,19 @@ func runCase(c *chartcorpus.Case, language Expressions, say func(chartcorpus.Exp
 		if err != nil {
 			return "", err
 		}
-		if diff := cmp.Diff(expected, got); diff != "" {
-			return fmt.Sprintf("step %d (-want +got):\n%s", i, diff), nil
+		if reflect.DeepEqual(expected, got) {
+			continue
 		}
+		if r.why != "" {
+			return r.why, nil
+		}
+		return fmt.Sprintf("step %d (-want +got):\n%s", i, cmp.Diff(expected, got)), nil
 	}
 	return "", nil
 }
 
-func checkCases(t *testing.T, path string, atLeast int) {
+// checkCases runs a file and gives the cases that differ as documented.
+func checkCases(t *testing.T, path string, atLeast int) (different []string) {
 	t.Helper()
 	cases, wrong, features := 0, 0, map[string]bool{}
 	err := chartcorpus.Each(path, func(c *chartcorpus.Case) error {
@@ -281,6 +304,12 @@ func checkCases(t *testing.T, path string, atLeast int) {
 			diff, err := runCase(c, corpusLanguage{}, sayCorpus, stored)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.ID, err)
+			}
+			if strings.HasPrefix(diff, difference) {
+				if !stored {
+					different = append(different, c.ID+" "+diff)
+				}
+				continue
 			}
 			if diff != "" {
 				if wrong++; wrong <= 10 {
@@ -296,19 +325,25 @@ func checkCases(t *testing.T, path string, atLeast int) {
 	if cases < atLeast {
 		t.Errorf("%d cases, want at least %d", cases, atLeast)
 	}
-	t.Logf("%d cases, %d runs differ; %s", cases, wrong, strings.Join(slices.Sorted(maps.Keys(features)), " "))
+	t.Logf("%d cases, %d runs differ, %d differ as documented %v; %s", cases, wrong, len(different), different, strings.Join(slices.Sorted(maps.Keys(features)), " "))
+	return different
 }
 
 func TestEveryCaseOfTheCorpusRunsAsXStateDoesInDocumentOrder(t *testing.T) {
 	t.Parallel()
-	checkCases(t, "testdata/corpus.jsonl.gz", 1000)
+	// By D2 XState leaves the legal configurations within a step of three of these,
+	// which the corpus, looking between steps, does not see.
+	want := []string{"s54 D2", "s1750 D2", "s1764 D2", "s2098 D5"}
+	if got := checkCases(t, "testdata/corpus.jsonl.gz", 1000); !slices.Equal(got, want) {
+		t.Errorf("different as documented: %v, want %v", got, want)
+	}
 }
 
 // The differential run: CONTRIBUTING.md says how to make the file.
 func TestFreshCasesRunAsXStateDoes(t *testing.T) {
 	path := os.Getenv("UNAVEZ_CHART_CASES")
 	if path == "" {
-		path = "testdata/corpus.jsonl.gz"
+		path = "testdata/defects.jsonl.gz"
 	}
 	checkCases(t, path, 1)
 }
@@ -333,7 +368,7 @@ func TestAStepNeverLeavesTheLegalConfigurations(t *testing.T) {
 			if err == nil {
 				err = r.event(e)
 			}
-			if CodeOf(err) == CodeIllegal {
+			if code := CodeOf(err); code == CodeIllegal || code == CodeLimit {
 				refused++
 				err = nil
 			}

@@ -70,6 +70,10 @@ type Reaction struct {
 	Ran []Ran
 	// Taken are the transitions taken, in order. Filled by Explore only.
 	Taken []*Transition
+
+	// rejoins tells that a transition led to the history of a parent that was
+	// active, where XState leaves the legal configurations now and then. For tests.
+	rejoins bool
 }
 
 // EffectCall is an effect that the caller has to carry out.

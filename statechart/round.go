@@ -8,8 +8,9 @@ import (
 
 var errNotBool = errors.New("the result is not a bool")
 
-// round takes the selected transitions: a microstep. Effective targets and
-// domains are computed once, from the history before the round.
+// round takes the selected transitions: a microstep. Domains are computed once,
+// from the history before the round. What a history state stands for when it is
+// entered counts what this round recorded, and lies inside the same domain.
 func (x *step) round() error {
 	x.touched = false
 	if len(x.selected) == 0 {
@@ -34,7 +35,11 @@ func (x *step) round() error {
 	x.toEnter.clear()
 	x.byItself.clear()
 	for i := range x.chosen {
-		x.plan(&x.chosen[i])
+		// A leaf may lead to itself through a history state, with nothing to exit of
+		// its own; if another transition left it meanwhile, it is not entered again.
+		if c := &x.chosen[i]; c.domain != c.t.Source || !x.exits.has(c.domain) {
+			x.plan(c)
+		}
 	}
 	return x.enter()
 }
@@ -46,6 +51,7 @@ func (x *step) consider(t *Transition) {
 	x.targets = x.targets[:0]
 	for _, target := range t.Targets {
 		x.effective(target)
+		x.rejoins = x.rejoins || target.Kind == History && x.active.has(target.Parent)
 	}
 	c := choice{t, x.domain(t, x.targets)}
 	if len(x.selected) > 1 && len(t.Targets) > 0 {

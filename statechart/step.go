@@ -42,6 +42,7 @@ type step struct {
 
 	effects []EffectCall
 	tried   bool // a candidate was refused by its guard
+	rejoins bool // a transition led to the history of an active parent
 
 	answer   func(Question) bool // Explore only
 	answers  map[asked]bool
@@ -212,10 +213,10 @@ func next(d *Definition, s *Snapshot, e Event, answer func(Question) bool) (Reac
 		}
 	}
 	if err := x.round(); err != nil {
-		return Reaction{}, err
+		return Reaction{rejoins: x.rejoins}, err
 	}
 	if err := x.settle(); err != nil {
-		return Reaction{}, err
+		return Reaction{rejoins: x.rejoins}, err
 	}
 	return x.react(kind), nil
 }
@@ -306,7 +307,7 @@ func (x *step) scope() Scope {
 // react makes the result. Kind is what the selection says; what happened since
 // counts for more.
 func (x *step) react(kind Kind) Reaction {
-	r := Reaction{Effects: x.effects, Ran: x.ran, Taken: x.taken}
+	r := Reaction{Effects: x.effects, Ran: x.ran, Taken: x.taken, rejoins: x.rejoins}
 	s := x.before
 	if s == nil || x.changed || !slices.Equal(x.active, s.active) {
 		s = &Snapshot{
