@@ -121,6 +121,7 @@ const (
 
 // Transition is one candidate. Its fields are for reading only.
 type Transition struct {
+	// Source is the node that it belongs to, Origin the member of the text.
 	Source *Node
 	Origin Origin
 	// Event is the descriptor: "PAY", "order.*", "*", "xstate.done.state.m.p",
@@ -154,6 +155,7 @@ const (
 
 // Guard is a condition. Its fields are for reading only.
 type Guard struct {
+	// Op is the form.
 	Op GuardOp
 	// Name of the function, or text of the expression.
 	Name string
@@ -188,8 +190,9 @@ const (
 
 // Action is one action of a list. Its fields are for reading only.
 type Action struct {
+	// Op is the form; Name is "assign" or "raise" for the built-in ones.
 	Op   ActionOp
-	Name string // "assign" and "raise" for the built-in ones
+	Name string
 	// Params of a function or an effect, nil if there are none.
 	Params *Value
 	// Assigns of ActionAssign, in the order of the text. All read the context as
@@ -211,6 +214,7 @@ type Action struct {
 
 // Assign is one member of an assign action.
 type Assign struct {
+	// Key is set to Value.
 	Key   string
 	Value *Value
 	At    Position

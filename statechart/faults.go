@@ -11,6 +11,7 @@ import (
 
 // Fault is one thing wrong with a chart.
 type Fault struct {
+	// At is the place, Text what is wrong there and how to mend it.
 	At   Position
 	Text string
 }
@@ -19,7 +20,10 @@ type Fault struct {
 func (f Fault) String() string { return f.At.String() + ": " + f.Text }
 
 // Faults are all that is wrong with a chart, in the order of the text.
-type Faults struct{ List []Fault }
+type Faults struct {
+	// List is never empty.
+	List []Fault
+}
 
 // maxFaults bounds the list; a text with more is not a chart.
 const maxFaults = 200
@@ -62,9 +66,11 @@ const (
 
 // Error is what Start, Next, Explore and Restore return.
 type Error struct {
+	// Code to decide by.
 	Code Code
 	// At is the place in the definition, if there is one (Line > 0).
-	At   Position
+	At Position
+	// Text says what was wrong.
 	Text string
 	// Err is the cause; nil if Text says it all.
 	Err error

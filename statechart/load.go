@@ -83,7 +83,7 @@ func (l *loader) options() error {
 	}
 	var wrong []error
 	for name, f := range l.o.Guards {
-		if reserved(name, guardWords) {
+		if reserved(name, guardWords()) {
 			wrong = append(wrong, fmt.Errorf("Options.Guards: %q is a built-in name", name))
 		} else if f.Test == nil {
 			wrong = append(wrong, fmt.Errorf("Options.Guards: %q has no Test", name))
@@ -91,7 +91,7 @@ func (l *loader) options() error {
 	}
 	for name, f := range l.o.Actions {
 		switch {
-		case reserved(name, actionWords):
+		case reserved(name, actionWords()):
 			wrong = append(wrong, fmt.Errorf("Options.Actions: %q is a built-in name", name))
 		case f.Kind < Pure || f.Kind > Effect:
 			wrong = append(wrong, fmt.Errorf("Options.Actions: %q has no Kind: Pure, Join or Effect", name))
@@ -209,19 +209,43 @@ func (l *loader) declared(root *tree, key string, words []string) []Declared {
 	return all
 }
 
-// Members of a state, of the root beside them, and what other versions call them.
-var (
-	nodeMembers = []string{
+func nodeMembers() []string {
+	return []string{
 		"id", "type", "initial", "states", "on", "always", "after", "onDone", "entry", "exit", "invoke", "tags",
 		"meta", "description", "history", "target", "output",
 	}
-	rootMembers    = []string{"version", "context", "options", "@exprLang", "$schema", "duplicates", "early"}
-	historyMembers = []string{"id", "type", "history", "target", "meta", "description", "tags"}
-	formerMembers  = map[string]string{
-		"cond": "guard", "internal": "reenter", "onEntry": "entry", "onExit": "exit", "activities": "invoke",
-		"data": "output", "in": "a stateIn guard", "delay": "after", "send": "an action", "strict": "nothing: an unknown event is no error",
+}
+
+func rootMembers() []string {
+	return []string{"version", "context", "options", "@exprLang", "$schema", "duplicates", "early"}
+}
+
+func historyMembers() []string {
+	return []string{"id", "type", "history", "target", "meta", "description", "tags"}
+}
+
+// formerMember says what XState 5 has in the place of a member of version 4.
+func formerMember(key string) string {
+	switch key {
+	case "cond":
+		return "guard"
+	case "internal":
+		return "reenter, the other way round"
+	case "onEntry":
+		return "entry"
+	case "onExit":
+		return "exit"
+	case "activities":
+		return "invoke"
+	case "data":
+		return "output"
+	case "in":
+		return "a stateIn guard"
+	case "strict":
+		return "nothing: an unknown event is no error"
 	}
-)
+	return ""
+}
 
 // members checks the names of an object's members.
 func (l *loader) members(t *tree, of string, allowed ...[]string) {
@@ -233,7 +257,7 @@ next:
 				continue next
 			}
 		}
-		if now, ok := formerMembers[m.key]; ok {
+		if now := formerMember(m.key); now != "" {
 			l.memberFault(m, "%s has no member %s; in XState 5 it is %s", of, quote(m.key), now)
 		} else if near := nearest(m.key, allowed); near != "" {
 			l.memberFault(m, "%s has no member %s; is %s meant?", of, quote(m.key), quote(near))
@@ -290,11 +314,11 @@ func (l *loader) node(t *tree, parent *Node, key string, root bool) *Node {
 	n.Kind = l.kind(t, root)
 	switch {
 	case root:
-		l.members(t, "a chart", nodeMembers, rootMembers)
+		l.members(t, "a chart", nodeMembers(), rootMembers())
 	case n.Kind == History:
-		l.members(t, "a history state", historyMembers)
+		l.members(t, "a history state", historyMembers())
 	default:
-		l.members(t, "a state", nodeMembers)
+		l.members(t, "a state", nodeMembers())
 	}
 	n.ID = l.def.id
 	if !root {

@@ -405,10 +405,9 @@ func (l *loader) historyState(n *Node, t *tree) {
 	}
 }
 
-var (
-	guardWords  = []string{"and", "or", "not", "stateIn"}
-	actionWords = []string{"assign", "raise"}
-)
+func guardWords() []string { return []string{"and", "or", "not", "stateIn"} }
+
+func actionWords() []string { return []string{"assign", "raise"} }
 
 func reserved(name string, words []string) bool {
 	return slices.Contains(words, name) || strings.HasPrefix(name, "xstate.") || strings.HasPrefix(name, "@xstate.") || name == ""
@@ -573,7 +572,7 @@ func (l *loader) namedGuard(g *Guard, t *tree, name string) {
 	if name = l.word(t, "a guard's name"); name == "" {
 		return
 	}
-	if reserved(name, guardWords) {
+	if reserved(name, guardWords()) {
 		l.fault(t, "%s is built in: write {\"type\": …, \"params\": …}, with and, or, not or stateIn as the type", quote(name))
 		return
 	}
@@ -686,7 +685,7 @@ func (l *loader) action(t *tree) *Action {
 	case "raise":
 		return l.raise(a, t, params)
 	}
-	if reserved(a.Name, actionWords) {
+	if reserved(a.Name, actionWords()) {
 		l.fault(name, "%s is an action of the XState library; here assign and raise are built in, and effects have names of their own", quote(a.Name))
 		return nil
 	}

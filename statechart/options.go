@@ -43,6 +43,7 @@ const (
 
 // ActionFunc is a named action.
 type ActionFunc struct {
+	// Kind is required.
 	Kind FunctionKind
 	// Patch gives the members of the context that change; nil for an Effect. It
 	// must be pure. Its values are JSON; Go integers, and floats that are numbers,
@@ -115,6 +116,8 @@ const (
 
 // Term is the shape of an expression in no particular language.
 type Term struct {
+	// Op is the form, Name that of a call's function, Path the way below context,
+	// event or input.
 	Op   TermOp
 	Name string
 	Path []string

@@ -95,6 +95,7 @@ type EffectCall struct {
 
 // Ran is one action that ran.
 type Ran struct {
+	// Action that ran.
 	Action *Action
 	// Node that it belongs to: the entered or exited node, or the source.
 	Node *Node

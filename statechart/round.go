@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-var errNotBool = errors.New("the result is not a bool")
+func errNotBool() error { return errors.New("the result is not a bool") }
 
 // round takes the selected transitions: a microstep. Domains are computed once,
 // from the history before the round. What a history state stands for when it is

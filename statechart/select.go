@@ -141,7 +141,7 @@ func (x *step) pass(g *Guard, t *Transition) (bool, error) {
 	}
 	pass, ok := v.(bool)
 	if !ok {
-		return fail(errNotBool)
+		return fail(errNotBool())
 	}
 	return pass, nil
 }

@@ -21,6 +21,7 @@ import (
 
 // Case is one machine and what it did.
 type Case struct {
+	// ID and Features say which case it is; Machine and Events are what ran.
 	ID       string
 	Features []string
 	Machine  json.RawMessage
@@ -40,6 +41,7 @@ func (c *Case) Want() []Step {
 
 // Step is the machine after its start or an event.
 type Step struct {
+	// What the engine showed; Error is the first line of its message.
 	Value, Context, Output json.RawMessage
 	Status, Error          string
 	Actions                []Action
@@ -50,6 +52,7 @@ type Step struct {
 // Action is one action that ran: name, type of the event that it saw, params, and
 // the context at that moment if the name is probe.
 type Action struct {
+	// See above.
 	Name    string          `json:"a"`
 	Event   string          `json:"e"`
 	Params  json.RawMessage `json:"p"`
@@ -89,6 +92,7 @@ func Each(path string, do func(*Case) error) error {
 // Expr is an expression of an assign: exactly one member is set. Of is the key
 // that Inc, Append and Add work on.
 type Expr struct {
+	// A constant, a key of the context, a member of the event, a step, an element.
 	Const  json.RawMessage `json:"const"`
 	Ctx    string          `json:"ctx"`
 	Event  string          `json:"event"`
@@ -99,7 +103,10 @@ type Expr struct {
 }
 
 // Names are the names that a machine uses.
-type Names struct{ Actions, Guards map[string]bool }
+type Names struct {
+	// Actions and Guards without those that are built in.
+	Actions, Guards map[string]bool
+}
 
 // Chart gives the machine as a chart whose assigns are {"@expr": say(expr)} in
 // the language, and the names that it uses.
