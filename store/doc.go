@@ -26,7 +26,8 @@
 //     [ErrLeaseLost]; whatever must stop a commit raises.
 //   - All instants are the database's. Durations go in, instants come back.
 //   - A stored result whose checksum does not match is [ErrDamaged]: it is
-//     never served, and its operation never runs again by itself.
+//     never served, and its operation never runs again. Only a person replaces
+//     it, with [Operations].Complete or Discard.
 //   - A commit whose answer is lost is [ErrCommitUnknown], never "failed".
 //
 // The suite in storetest holds each of these sentences; a store is finished

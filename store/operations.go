@@ -76,7 +76,8 @@ type Transition struct {
 type Action struct {
 	// Key of the operation.
 	Key Key
-	// Fence, when not 0, is the attempt the person looked at; the action is
+	// Fence, when not 0, is the attempt the person looked at, for a damaged
+	// result the one that made it; the action is
 	// refused with ErrConflict when the operation has moved on.
 	Fence int64
 	// Actor is the name of who decides, at most 200 bytes, not empty.
@@ -133,9 +134,12 @@ type Operations interface {
 	// Redrive does the same for one that is dead.
 	Redrive(ctx context.Context, action Action) error
 	// Complete ends one at rest, or whose lease has expired, as completed with
-	// the given result, kept for retention and tombstone.
+	// the given result, kept for retention and tombstone. It also replaces an
+	// outcome whose stored result is damaged, and no other: the operation keeps
+	// identity, fingerprint and attempt, and its history says who replaced it.
 	Complete(ctx context.Context, action Action, result Result, retention, tombstone time.Duration) error
-	// Discard ends one at rest, or whose lease has expired, without its effect.
+	// Discard ends one at rest, or whose lease has expired, without its effect;
+	// or one whose stored result is damaged, as Complete does.
 	Discard(ctx context.Context, action Action, retention, tombstone time.Duration) error
 	// Counts for metrics.
 	Counts(ctx context.Context) (Counts, error)

@@ -60,6 +60,9 @@ taken effect or not. Find out, and then
   release    it did not: the next repeat of the request runs
   discard    it is never to run: repeats are told so
 
+An operation is damaged when its stored answer does not match its checksum.
+Complete and discard replace that answer; nothing lets the operation run again.
+
 An admin listener with a token reads it from ` + tokenVariable + ` or --token-file.`,
 		Args: usage(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },

@@ -112,14 +112,14 @@ func (s *Store) Show(ctx context.Context, key store.Key) (store.Record, []store.
 func (s *Store) Release(ctx context.Context, action store.Action) error {
 	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
 		return s.goOn(a, now, action, store.Unknown, store.Parked)
-	})
+	}, nil)
 }
 
 // Redrive makes a dead operation retryable at once.
 func (s *Store) Redrive(ctx context.Context, action store.Action) error {
 	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
 		return s.goOn(a, now, action, store.Dead)
-	})
+	}, nil)
 }
 
 func (s *Store) goOn(a *attempt, now time.Time, action store.Action, from ...store.State) error {
@@ -134,15 +134,25 @@ func (s *Store) goOn(a *attempt, now time.Time, action store.Action, from ...sto
 
 // Complete ends an operation with the result that a person gives.
 func (s *Store) Complete(ctx context.Context, action store.Action, result store.Result, retention, tombstone time.Duration) error {
-	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
-		return s.close(a, now, action, store.End{State: store.Completed, Result: result}, retention, tombstone)
-	})
+	return s.end(ctx, action, store.End{State: store.Completed, Result: result}, retention, tombstone)
 }
 
 // Discard ends an operation without its effect.
 func (s *Store) Discard(ctx context.Context, action store.Action, retention, tombstone time.Duration) error {
+	return s.end(ctx, action, store.End{State: store.Discarded}, retention, tombstone)
+}
+
+func (s *Store) end(ctx context.Context, action store.Action, end store.End, retention, tombstone time.Duration) error {
 	return s.decide(ctx, action, func(a *attempt, now time.Time) error {
-		return s.close(a, now, action, store.End{State: store.Discarded}, retention, tombstone)
+		return s.close(a, now, action, end, retention, tombstone)
+	}, func(o *outcome, now time.Time) {
+		gate := store.Gate{
+			Identity: o.identity, Key: action.Key, Fingerprint: o.frozen.Fingerprint, Retention: retention, Tombstone: tombstone,
+		}
+		s.outcomes[action.Key] = s.freeze(gate, 0, o.frozen.Attempt, end).row
+		s.note(action.Key, store.Transition{
+			At: now, From: o.frozen.State, To: end.State, Attempt: o.frozen.Attempt, Actor: action.Actor, Reason: action.Reason,
+		})
 	})
 }
 
@@ -160,16 +170,24 @@ func (s *Store) close(a *attempt, now time.Time, action store.Action, end store.
 }
 
 // decide checks what all actions of people have in common. A transaction that
-// runs the operation wins over the person.
-func (s *Store) decide(ctx context.Context, action store.Action, act func(a *attempt, now time.Time) error) error {
+// runs the operation wins over the person. replace is done with an outcome whose
+// result is damaged; nil refuses that too.
+func (s *Store) decide(ctx context.Context, action store.Action, act func(a *attempt, now time.Time) error, replace func(o *outcome, now time.Time)) error {
 	if err := errors.Join(ctx.Err(), action.Validate()); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, a := s.clock(), s.attempts[action.Key]
-	if s.locks[action.Key] != nil || s.outcomes[action.Key].live(now) {
+	if s.locks[action.Key] != nil {
 		return store.ErrConflict
+	}
+	if o := s.outcomes[action.Key]; o.live(now) {
+		if replace == nil || !now.Before(o.kept) || !o.damaged(action.Key) || action.Fence != 0 && action.Fence != o.frozen.Attempt {
+			return store.ErrConflict
+		}
+		replace(o, now)
+		return nil
 	}
 	if a == nil {
 		return store.ErrNotFound

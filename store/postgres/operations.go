@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -213,13 +214,22 @@ func (s *Store) Discard(ctx context.Context, action store.Action, retention, tom
 }
 
 // decision is what an action does with the attempt it found, or a conflict.
-type decision func(ctx context.Context, tx pgx.Tx, a *store.Attempt, stale bool) error
+type decision func(ctx context.Context, tx pgx.Tx, a *store.Attempt, beside beside) error
+
+// beside is what was found beside an attempt.
+type beside struct {
+	stale   bool      // rows of an earlier life
+	damaged time.Time // when the outcome was made that the "attempt" is of, since its result is damaged; else zero
+}
 
 // moveText moves an attempt from one state into another, by somebody, with a reason.
 const moveText = "SELECT unavez.move($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.int2, $4::pg_catalog.int2, 0, $5::pg_catalog.text, $6::pg_catalog.text)"
 
 func goOn(action store.Action, from ...store.State) decision {
-	return func(ctx context.Context, tx pgx.Tx, a *store.Attempt, _ bool) error {
+	return func(ctx context.Context, tx pgx.Tx, a *store.Attempt, b beside) error {
+		if !b.damaged.IsZero() {
+			return refusal("damaged")
+		}
 		if !slices.Contains(from, a.State) {
 			return refusal(a.State.String())
 		}
@@ -229,8 +239,14 @@ func goOn(action store.Action, from ...store.State) decision {
 }
 
 func closing(action store.Action, end store.End, retention, tombstone time.Duration) decision {
-	return func(ctx context.Context, tx pgx.Tx, a *store.Attempt, stale bool) error {
-		if a.State == store.Processing {
+	return func(ctx context.Context, tx pgx.Tx, a *store.Attempt, b beside) error {
+		fence := a.Fence
+		if !b.damaged.IsZero() {
+			fence = 0
+			if err := remove(ctx, tx, a.Key, b.damaged); err != nil {
+				return err
+			}
+		} else if a.State == store.Processing {
 			return refusal(a.State.String())
 		}
 		const note = "INSERT INTO unavez.transition (key, at, from_state, to_state, attempt, actor, reason) VALUES ($1, pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6)"
@@ -239,10 +255,22 @@ func closing(action store.Action, end store.End, retention, tombstone time.Durat
 		}
 		gate := store.Gate{Identity: a.Identity, Key: a.Key, Fingerprint: a.Fingerprint, Retention: retention, Tombstone: tombstone}
 		_, args := outcome(gate, a.Fence, end)
-		args = append([]any{uuid(a.Key), nil, false, a.Fence, stale, nil, nil}, args...)
+		args = append([]any{uuid(a.Key), nil, false, fence, b.stale, nil, nil}, args...)
 		_, err := tx.Exec(ctx, finishText, args...)
 		return err
 	}
+}
+
+// remove deletes the outcome that was made at an instant, in whichever slot it
+// is: a slot may also hold one of an earlier life.
+func remove(ctx context.Context, tx pgx.Tx, key store.Key, ended time.Time) error {
+	for _, table := range [...]string{"outcome_0", "outcome_1", "outcome_2", "outcome_3", "outcome_table"} {
+		text := "DELETE FROM unavez." + table + " WHERE key = $1 AND ended = $2"
+		if _, err := tx.Exec(ctx, text, uuid(key), ended); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func refusal(state string) error {
@@ -264,6 +292,12 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 			return err
 		}
 		v, err := f.verdict(action.Key)
+		b := beside{stale: f.stale}
+		if errors.Is(err, store.ErrDamaged) {
+			b.damaged = value(f.ended)
+			v.State = store.State(f.state)
+			v.Attempt, err = f.row(action.Key)
+		}
 		switch a := v.Attempt; {
 		case err != nil:
 			return err
@@ -282,7 +316,7 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 					return err
 				}
 			}
-			return act(ctx, tx, a, f.stale)
+			return act(ctx, tx, a, b)
 		}
 	}))
 }

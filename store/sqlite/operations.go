@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -185,10 +186,19 @@ func (s *Store) Discard(ctx context.Context, action store.Action, retention, tom
 }
 
 // decision is what an action does with the attempt it found, or ErrConflict.
-type decision func(r *raw, a *store.Attempt, stale bool) error
+type decision func(r *raw, a *store.Attempt, beside beside) error
+
+// beside is what was found beside an attempt.
+type beside struct {
+	stale   bool // rows of an earlier life
+	damaged bool // the "attempt" is that of an outcome whose result is damaged
+}
 
 func goOn(action store.Action, from ...store.State) decision {
-	return func(r *raw, a *store.Attempt, _ bool) error {
+	return func(r *raw, a *store.Attempt, b beside) error {
+		if b.damaged {
+			return fmt.Errorf("result of the operation is damaged: %w", store.ErrConflict)
+		}
 		if !slices.Contains(from, a.State) {
 			return fmt.Errorf("operation is %v: %w", a.State, store.ErrConflict)
 		}
@@ -197,8 +207,14 @@ func goOn(action store.Action, from ...store.State) decision {
 }
 
 func closing(action store.Action, end store.End, retention, tombstone time.Duration) decision {
-	return func(r *raw, a *store.Attempt, stale bool) error {
-		if a.State == store.Processing {
+	return func(r *raw, a *store.Attempt, b beside) error {
+		fence := a.Fence
+		if b.damaged {
+			fence = 0
+			if _, err := r.exec("DELETE FROM unavez_outcome WHERE key = ?1", a.Key[:]); err != nil {
+				return err
+			}
+		} else if a.State == store.Processing {
 			return fmt.Errorf("operation is %v: %w", a.State, store.ErrConflict)
 		}
 		if err := note(r, a.Key, a.State, end.State, a.Fence, action.Actor, action.Reason); err != nil {
@@ -207,7 +223,7 @@ func closing(action store.Action, end store.End, retention, tombstone time.Durat
 		e := ending{
 			gate:  store.Gate{Identity: a.Identity, Key: a.Key, Fingerprint: a.Fingerprint, Retention: retention, Tombstone: tombstone},
 			end:   end,
-			fence: a.Fence, attempt: a.Fence, stale: stale,
+			fence: fence, attempt: a.Fence, stale: b.stale,
 		}
 		_, err := e.insert(r)
 		return err
@@ -229,6 +245,10 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 	}
 	return s.c.writer.write(ctx, l, func(r *raw) error {
 		f, err := find(r, action.Key)
+		b := beside{stale: f.stale, damaged: errors.Is(err, store.ErrDamaged)}
+		if b.damaged {
+			f.verdict.Attempt, err = ofOutcome(r, action.Key)
+		}
 		switch a := f.verdict.Attempt; {
 		case err != nil:
 			return err
@@ -243,8 +263,21 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 				return err
 			}
 		}
-		return act(r, f.verdict.Attempt, f.stale)
+		return act(r, f.verdict.Attempt, b)
 	})
+}
+
+// ofOutcome is the attempt that made an outcome, as far as its row tells.
+func ofOutcome(r *raw, key store.Key) (*store.Attempt, error) {
+	a := &store.Attempt{Key: key}
+	const text = "SELECT operation, state, attempt, version, fingerprint FROM unavez_outcome WHERE key = ?1"
+	_, err := r.row(text, []driver.Value{key[:]}, func(v []driver.Value) (err error) {
+		a.Identity, err = store.ParseText(word(v[0]))
+		a.State, a.Fence = store.State(integer(v[1])), integer(v[2])
+		a.Fingerprint = store.Fingerprint{Version: int(integer(v[3])), Sum: blob(v[4])}
+		return err
+	})
+	return a, err
 }
 
 // Counts for metrics.

@@ -19,6 +19,7 @@ func frozenTests[Tx any]() []test[Tx] {
 		{name: "all workers read the same instant", run: instants[Tx]},
 		{name: "a damaged result is an error and never runs again", run: damaged[Tx]},
 		{name: "a damaged result is marked in the list", needs: func(h *Harness[Tx]) bool { return h.has("Operations") }, run: damagedListed[Tx]},
+		{name: "a damaged result is replaced by a person, never by a run", needs: func(h *Harness[Tx]) bool { return h.has("Operations") }, run: damagedReplaced[Tx]},
 	}
 }
 
@@ -196,4 +197,52 @@ func damagedListed[Tx any](b *bed[Tx]) {
 	if !r.Damaged {
 		b.Error("Show: the damaged result is not marked")
 	}
+}
+
+func damagedReplaced[Tx any](b *bed[Tx]) {
+	for name, state := range map[string]store.State{actComplete: store.Completed, actDiscard: store.Discarded} {
+		gate := b.gate("damaged", name)
+		b.do(gate, name)
+		action := store.Action{Key: gate.Key, Actor: "ana", Reason: "restored from the books"}
+		b.is(name+" of a sound result", b.act(name, action), store.ErrConflict)
+		b.Damage(b.T, gate.Key)
+		for _, goesOn := range []string{actRelease, actRedrive} {
+			b.is(goesOn, b.act(goesOn, action), store.ErrConflict)
+		}
+		action.Fence = 2
+		b.is(name+" of another attempt", b.act(name, action), store.ErrConflict)
+		_, err := b.Ledger.Look(b.ctx, gate.Key)
+		b.is("Look after refused actions", err, store.ErrDamaged)
+
+		b.Advance(b.T, time.Hour)
+		action.Fence = 1
+		b.must(name, b.act(name, action))
+		want := store.Result{}
+		if name == actComplete {
+			want = answer("by hand")
+		}
+		for i := range b.workers {
+			o := b.refused(b.worker(i), gate, state).Outcome
+			if !sameResult(o.Result, want) || o.Attempt != 1 || !o.Fingerprint.Equal(gate.Fingerprint) {
+				b.Errorf("%s: outcome %+v", name, o)
+			}
+			b.around("left", o.Left, retention)
+		}
+		b.history(gate, store.Transition{From: store.Completed, To: state, Attempt: 1, Actor: "ana", Reason: action.Reason})
+		r, _, _, err := b.ops.Show(b.ctx, gate.Key)
+		b.must("Show", err)
+		if r.Damaged || r.State != state || r.Attempt != 1 || r.Identity.Text() != gate.Identity.Text() {
+			b.Errorf("%s: %+v", name, r)
+		}
+		b.is("second "+name, b.act(name, action), store.ErrConflict)
+	}
+	b.rows(actComplete, actDiscard)
+	if b.upkeep == nil {
+		return
+	}
+	gate := b.gate("damaged", actComplete)
+	b.Advance(b.T, retention+margin)
+	b.expired(b.Ledger, gate)
+	b.Advance(b.T, tombstone)
+	b.look(gate, store.Free)
 }
