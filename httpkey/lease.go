@@ -42,6 +42,7 @@ func (l *Layer[Tx]) Lease(policy unavez.Unknown, run func(r *http.Request, attem
 			return
 		}
 		x.op.Unknown = policy
+		x.op.ClaimByLease = l.edge.ClaimByLease && policy == unavez.Unknown(unavez.Retry)
 		defer k.close()
 		out, err := l.engine.Lease(r.Context(), x.op, func(ctx context.Context, attempt *unavez.Attempt) (unavez.Result, error) {
 			x.rewind()

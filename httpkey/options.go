@@ -71,6 +71,11 @@ type Options struct {
 	Tombstone time.Duration
 	// Limit bounds the transaction; default the engine's.
 	Limit time.Duration
+	// ClaimByLease is that of the operation: the engine's fast lease takes the
+	// place of the claim in lease mode, under the policy unavez.Retry only. A
+	// Layer follows it in its handlers of that policy; a Proxy of another policy
+	// is refused.
+	ClaimByLease bool
 	// Wait is the longest "Prefer: wait" that is honoured; default
 	// DefaultWait, negative means that nobody waits.
 	Wait time.Duration

@@ -136,6 +136,9 @@ func (o *ProxyOptions) resolve() (faults []error) {
 			fault("unknown: the probe is nil")
 		}
 	}
+	if o.ClaimByLease && o.Unknown != unavez.Unknown(unavez.Retry) {
+		fault("claim by lease: only for what is declared repeatable (set Unknown to unavez.Retry)")
+	}
 	defaultTo(&o.Timeout, DefaultTimeout)
 	if o.Timeout < 0 {
 		fault("timeout: %v", o.Timeout)
@@ -187,7 +190,7 @@ func (p *Proxy[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.fail(problem)
 		return
 	}
-	x.op.Unknown, x.op.Lease = p.Unknown, p.Lease
+	x.op.Unknown, x.op.Lease, x.op.ClaimByLease = p.Unknown, p.Lease, p.ClaimByLease
 	var got *answer
 	defer func() {
 		if got != nil {

@@ -107,6 +107,7 @@ func newProxy(c *config.Config, route *config.Route, scope httpkey.ScopeFunc, cl
 			Tombstone:     route.Tombstone,
 			Limit:         route.Limit,
 			Wait:          route.Wait,
+			ClaimByLease:  route.Claim == "lease",
 			Fingerprint:   httpkey.FingerprintOptions{JSON: route.Fingerprint.JSON, Include: route.Fingerprint.Include, Exclude: route.Fingerprint.Exclude},
 			Docs:          c.DocsURL,
 			Origin:        route.Route,                   // by which the background finds the route's probe

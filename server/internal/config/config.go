@@ -110,6 +110,8 @@ type Route struct {
 	Upstream string `yaml:"upstream"`
 	// Unknown is hold, retry or probe; it has no default.
 	Unknown string `yaml:"unknown"`
+	// Claim is store or lease: what says that an attempt has begun.
+	Claim string `yaml:"claim"`
 	// Probe asks the application, for unknown: probe.
 	Probe *Probe `yaml:"probe"`
 	// Key is required or optional.

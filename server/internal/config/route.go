@@ -37,6 +37,7 @@ func (c *checker) route(path string, r *Route) {
 	c.statuses(path, r)
 	c.fingerprint(path+".fingerprint", &r.Fingerprint)
 	c.unknown(path, r)
+	c.claim(path+".claim", r)
 	if r.CORS != nil {
 		c.cors(path+".cors", r.CORS)
 	}
@@ -157,6 +158,19 @@ func (c *checker) unknown(path string, r *Route) {
 	}
 	if r.Probe != nil {
 		c.probe(path+".probe", r)
+	}
+}
+
+// claim refuses the lease in the claim's place where a second run is not
+// declared to be harmless.
+func (c *checker) claim(at string, r *Route) {
+	set(&r.Claim, "store")
+	switch {
+	case !c.word(at, r.Claim, "store", "lease") || r.Claim == "store":
+	case r.Unknown != "retry":
+		c.fault(at, "lease needs unknown: retry: a worker that dies leaves no trace of its attempt, and a Redis that forgets lets two run at once (write claim: store)")
+	case c.config.Lease.Empty():
+		c.fault(at, "lease, but no lease is configured (write lease: redis://… at the top, or claim: store)")
 	}
 }
 

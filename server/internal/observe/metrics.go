@@ -23,7 +23,7 @@ type Metrics struct {
 	completed, claims, replays, mismatches, inFlight prometheus.Counter
 	leaseLost, unknown, conflicts, rolledBack        prometheus.Counter
 	purged, expired, dead, reloads, reloadFaults     prometheus.Counter
-	leaserFailed                                     prometheus.Counter
+	leaserFailed, leased                             prometheus.Counter
 	duplicates, probed, problems, actions            *prometheus.CounterVec
 	duration                                         *prometheus.HistogramVec
 }
@@ -56,6 +56,7 @@ func NewMetrics(g Gauges) *Metrics {
 	}
 	m.completed = counter("unavez_completed_total", "Operations that ended with an outcome here.")
 	m.claims = counter("unavez_claims_total", "Leases that were claimed for an attempt.")
+	m.leased = counter("unavez_leased_total", "Attempts that began by the lease in Redis alone.")
 	m.replays = counter("unavez_replays_total", "Duplicates that got the frozen answer.")
 	m.mismatches = counter("unavez_mismatches_total", "Keys that came again with another request.")
 	m.inFlight = counter("unavez_in_flight_total", "Duplicates that were told that the first is still running.")
@@ -125,6 +126,8 @@ func (m *Metrics) Engine(o unavez.Observation) {
 		m.completed.Inc()
 	case unavez.SawClaimed, unavez.SawTakenOver:
 		m.claims.Inc()
+	case unavez.SawLeased:
+		m.leased.Inc()
 	case unavez.SawRolledBack:
 		m.rolledBack.Inc()
 	case unavez.SawLeaseLost:
