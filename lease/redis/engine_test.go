@@ -166,12 +166,16 @@ func keysUnder(t *testing.T, client goredis.UniversalClient, prefix string) []st
 	return keys
 }
 
-func TestWhateverHappensToRedisOutsideIsCalledOnce(t *testing.T) {
-	t.Parallel()
-	const mine = "bed:"
-	none := func() {}
-	// Each makes a Redis, and says what happens to it and how that ends.
-	for name, scene := range map[string]func(t *testing.T) (url string, happens, ends func()){
+// mine is the prefix of the leases of a scene.
+const mine = "bed:"
+
+// none is nothing that happens.
+func none() {}
+
+// scenes are what can happen to Redis. Each makes one, and says what happens to
+// it and how that ends.
+func scenes() map[string]func(t *testing.T) (url string, happens, ends func()) {
+	return map[string]func(t *testing.T) (url string, happens, ends func()){
 		"nothing": func(t *testing.T) (string, func(), func()) {
 			return "redis://" + testenv.StartRedis(t).Addr(), none, none
 		},
@@ -284,7 +288,12 @@ func TestWhateverHappensToRedisOutsideIsCalledOnce(t *testing.T) {
 		"it says that it is loading": func(t *testing.T) (string, func(), func()) {
 			return "redis://" + answering(t, "-LOADING Redis is loading the dataset in memory\r\n"), none, none
 		},
-	} {
+	}
+}
+
+func TestWhateverHappensToRedisOutsideIsCalledOnce(t *testing.T) {
+	t.Parallel()
+	for name, scene := range scenes() {
 		for _, pause := range []time.Duration{-1, time.Minute} {
 			t.Run(fmt.Sprintf("%s/pause %v", name, pause), func(t *testing.T) {
 				t.Parallel()
