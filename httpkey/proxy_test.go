@@ -451,4 +451,10 @@ func TestAProxyWithoutAPolicyIsRefused(t *testing.T) {
 	if _, err := s.proxy(caller, &url.URL{Scheme: "http", Host: "x"}, &httpkey.ProxyOptions{Unknown: unavez.Steps}); err == nil {
 		t.Error("a proxy has no steps")
 	}
+	for policy, refused := range map[unavez.Policy]bool{unavez.Hold: true, unavez.Retry: false} {
+		_, err := s.proxy(caller, &url.URL{Scheme: "http", Host: "x"}, &httpkey.ProxyOptions{Unknown: policy, Options: httpkey.Options{ClaimByLease: true}})
+		if (err != nil) != refused {
+			t.Errorf("claim by lease under %v: %v", policy, err)
+		}
+	}
 }

@@ -6,6 +6,10 @@
 // paused or lying, it changes latency and nothing else. Every error from it is
 // answered by asking the database.
 //
+// An operation that is declared repeatable may let it take the claim's place.
+// What two of its holders do outside may then happen twice; the database still
+// has one outcome.
+//
 // A lease is given back and renewed only by the token that holds it, so a
 // holder that outlived its lease cannot remove its successor's. The suite in
 // leasetest holds that; an implementation is finished when it passes.

@@ -2,7 +2,9 @@
 // Redis Cluster. It stands in front of the durable claim, spares the database
 // the duplicates of what is in flight on other workers, and decides nothing.
 // Whatever Redis does (killed, flushed, evicting, failed over, paused, lying),
-// the database gives the same outcomes; only time is lost.
+// the database gives the same outcomes; only time is lost. For operations that
+// are declared repeatable it may also take the claim's place
+// (unavez.Operation.ClaimByLease): then what is lost with it is run again.
 //
 //	fast, err := redis.Open("redis://127.0.0.1:6379", nil)
 //	engine, err := unavez.New(store, &unavez.Options{Leaser: fast})

@@ -84,10 +84,11 @@ func inMemory(t *testing.T, url string, opts *redis.Options) *shop[*memory.Tx] {
 	return s
 }
 
-// inPostgres is a shop over PostgreSQL, each worker with a pool of its own.
-func inPostgres(t *testing.T, url string, opts *redis.Options) *shop[pgx.Tx] {
+// inPostgres is a shop over PostgreSQL, each worker with a pool of its own, and
+// where the database is.
+func inPostgres(t *testing.T, url string, opts *redis.Options) (_ *shop[pgx.Tx], at string) {
 	t.Helper()
-	at := testenv.NewDatabase(t)
+	at = testenv.NewDatabase(t)
 	pool := func() *pgxpool.Pool {
 		p, err := pgxpool.New(t.Context(), at)
 		if err != nil {
@@ -127,7 +128,7 @@ func inPostgres(t *testing.T, url string, opts *redis.Options) *shop[pgx.Tx] {
 		}
 		return all
 	}
-	return s
+	return s, at
 }
 
 // charge asks a worker for the operation; its answer tells which call it was.
@@ -259,7 +260,7 @@ func TestOnPostgreSQLWhateverHappensToRedisThereIsOneOutcomeAndOneAnswer(t *test
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, happens, ends := scene(t)
-			s := inPostgres(t, url, &redis.Options{Prefix: mine, Timeout: 100 * time.Millisecond, Pause: -1})
+			s, _ := inPostgres(t, url, &redis.Options{Prefix: mine, Timeout: 100 * time.Millisecond, Pause: -1})
 			s.through(repeatable("4711"), happens, ends)
 			s.through(repeatable("4712"), none, none)
 			s.holds(2)
@@ -278,7 +279,7 @@ func TestInAClusterTheLeaseTakesTheClaimsPlaceToo(t *testing.T) {
 	url := clusterURL(t)
 	client := plain(t, testenv.RedisCluster(t)...)
 	swept(t, client, opts.Prefix)
-	s := inPostgres(t, url, opts)
+	s, _ := inPostgres(t, url, opts)
 	lost := func() {
 		eachKey(t, client, opts.Prefix, func(ctx context.Context, node goredis.Cmdable, key string) error { return node.Del(ctx, key).Err() })
 	}
@@ -301,7 +302,7 @@ func TestInAClusterTheLeaseTakesTheClaimsPlaceToo(t *testing.T) {
 func TestAClusterThatLosesAMasterLeavesOneOutcome(t *testing.T) {
 	t.Parallel()
 	m := newMasters(t)
-	s := inPostgres(t, m.url(), &redis.Options{Prefix: mine, Timeout: 100 * time.Millisecond, Pause: time.Second})
+	s, _ := inPostgres(t, m.url(), &redis.Options{Prefix: mine, Timeout: 100 * time.Millisecond, Pause: time.Second})
 	var killed sync.Once
 	for i := range 12 {
 		s.through(repeatable(fmt.Sprint(i)), func() {
@@ -316,7 +317,7 @@ func TestAClusterThatLosesAMasterLeavesOneOutcome(t *testing.T) {
 func TestRedisDyingUnderLoadLeavesOneOutcomeEach(t *testing.T) {
 	t.Parallel()
 	server := testenv.StartRedis(t)
-	s := inPostgres(t, "redis://"+server.Addr(), &redis.Options{Timeout: 100 * time.Millisecond, Pause: 5 * time.Millisecond})
+	s, _ := inPostgres(t, "redis://"+server.Addr(), &redis.Options{Timeout: 100 * time.Millisecond, Pause: 5 * time.Millisecond})
 	const rounds, operations, duplicates = 4, 20, 6
 	for round := range rounds {
 		var callers sync.WaitGroup

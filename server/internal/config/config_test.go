@@ -240,3 +240,27 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestTheLeaseTakesTheClaimsPlaceWithALeaseAndRetryOnly(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"    claim: lease\n": "needs unknown: retry",
+		"    claim: store\n": "",
+		"":                   "",
+	} {
+		c, err := Parse([]byte(minimal+text), source())
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+		if err == nil && c.HTTP[0].Claim != "store" {
+			t.Errorf("%q: claim %q", text, c.HTTP[0].Claim)
+		}
+	}
+	retry := strings.Replace(minimal, "unknown: hold", "unknown: retry\n    claim: lease", 1)
+	if _, err := Parse([]byte(retry), source()); err == nil || !strings.Contains(err.Error(), "http[0].claim: lease, but no lease is configured") {
+		t.Errorf("without Redis: %v", err)
+	}
+	if c, err := Parse([]byte("lease: redis://127.0.0.1:6379\n"+retry), source()); err != nil || c.HTTP[0].Claim != "lease" {
+		t.Errorf("with Redis: %v", err)
+	}
+}
