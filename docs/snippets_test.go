@@ -1,5 +1,5 @@
 // Package docs_test holds the code of the documentation: every Go block of the
-// pages is found here, compiled, or the test fails.
+// pages is found here or in an example, compiled and run, or the test fails.
 package docs_test
 
 import (
@@ -271,16 +271,19 @@ func TestTheShopOnPostgreSQLMakesOneOrder(t *testing.T) {
 	}
 }
 
-func TestEveryGoBlockOfTheDocsIsCompiledHere(t *testing.T) {
+func TestEveryGoBlockOfTheDocsIsCompiledSomewhere(t *testing.T) {
 	t.Parallel()
 	source := squeeze(string(must(os.ReadFile("snippets_test.go"))))
+	for _, example := range must(filepath.Glob("../examples/*/*/*.go")) { // modules of their own, with tests of their own
+		source += squeeze(string(must(os.ReadFile(example))))
+	}
 	pages := append(must(filepath.Glob("*.md")), "../README.md")
 	blocks := 0
 	for _, page := range pages {
 		for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(must(os.ReadFile(page))), -1) {
 			blocks++
 			if !strings.Contains(source, squeeze(block[1])) {
-				t.Errorf("%s: this block is not in snippets_test.go:\n%s", page, block[1])
+				t.Errorf("%s: this block is neither in snippets_test.go nor in an example:\n%s", page, block[1])
 			}
 		}
 	}
