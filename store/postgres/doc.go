@@ -1,5 +1,5 @@
 // Package postgres keeps the ledger in the application's own PostgreSQL
-// database, 15 or newer, in the schema unavez. A handler writes on a pgx.Tx.
+// database, 14 or newer, in the schema unavez. A handler writes on a pgx.Tx.
 //
 //	err := postgres.Migrate(ctx, owner, nil)          // once, as a member of unavez_migrate
 //	ledger, err := postgres.New(pool, nil)            // as unavez_app

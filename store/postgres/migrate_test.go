@@ -2,10 +2,12 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/postgres"
 )
 
@@ -126,5 +128,46 @@ func TestSettingsAreTheDatabases(t *testing.T) {
 	w.do(t, gateOf("again in the ring"), "again")
 	if slot := ask[int](t, d, "SELECT count(*) FROM unavez.outcome_0"); slot != 2 {
 		t.Errorf("%d rows in the ring", slot)
+	}
+}
+
+// Two deploys that were given other settings: what is in the database holds for
+// both, from their next statement on.
+func TestTwoDeploysWithOtherSettingsExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, &postgres.Settings{Ring: 4 * day})
+	first := d.worker(t, nil)
+	open, held := dayGate("open"), dayGate("held")
+	txn := first.begin(t, open) // before the second deploy
+	for _, settings := range []*postgres.Settings{{NoRing: true}, {Ring: day}, {Ring: 30 * day}} {
+		d.migrate(t, settings)
+		second := d.worker(t, nil)
+		if other, v, err := second.Begin(t.Context(), open); err != nil || other != nil || v.State != store.Processing {
+			t.Fatalf("%+v: Begin of what runs in the other deploy: %v, %v", settings, v.State, err)
+		}
+		claim := store.Claim{Gate: open, Lease: time.Minute}
+		if made, v, err := second.Claim(t.Context(), claim); err != nil || made != nil || v.State != store.Processing {
+			t.Fatalf("%+v: Claim of what runs in the other deploy: %v, %v", settings, v.State, err)
+		}
+		for n, workers := range [][2]*worker{{first, second}, {second, first}} {
+			gate := dayGate("each way", fmt.Sprintf("%+v %d", *settings, n))
+			workers[0].do(t, gate, "once")
+			if other, v, err := workers[1].Begin(t.Context(), gate); err != nil || other != nil || v.State != store.Completed {
+				t.Fatalf("%+v: Begin of what the other deploy did: %v, %v", settings, v.State, err)
+			}
+		}
+	}
+	must(t, "write", write(t.Context(), txn.Tx(), "open"))
+	_, err := txn.Commit(t.Context(), completed("open"))
+	must(t, "Commit", err)
+	second := d.worker(t, nil)
+	second.state(t, open, store.Completed)
+	second.do(t, held, "held")
+	first.state(t, held, store.Completed)
+	if n := ask[int](t, d, "SELECT count(*) FROM (SELECT key FROM unavez.outcome GROUP BY key HAVING count(*) > 1) twice"); n != 0 {
+		t.Errorf("%d operations have two outcomes", n)
+	}
+	if n := len(d.rows(t)); n != 3*2+2 {
+		t.Errorf("%d rows", n)
 	}
 }

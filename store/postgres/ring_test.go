@@ -200,13 +200,19 @@ func TestGateHoldsFewLocks(t *testing.T) {
 	if got := slots(t, d, "outcome"); got != "sealed sealed current empty" {
 		t.Fatalf("slots: %s", got)
 	}
-	txn := w.begin(t, dayGate("locks"))
-	pid := int32(txn.Tx().Conn().PgConn().PID())
 	const text = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND locktype = 'relation'"
-	if all, slow := ask[int](t, d, text, pid), ask[int](t, d, text+" AND NOT fastpath", pid); all > 15 || slow != 0 {
-		t.Errorf("%d relation locks, %d of them not on the fast path", all, slow)
-	}
-	must(t, "Rollback", txn.Rollback(t.Context()))
+	// A strong lock that somebody takes elsewhere on the server may push one off
+	// the fast path, by a collision of hashes and as long as it is held.
+	eventually(t, "a gate with all its locks on the fast path", func() bool {
+		txn := w.begin(t, dayGate("locks"))
+		pid := int32(txn.Tx().Conn().PgConn().PID())
+		all, slow := ask[int](t, d, text, pid), ask[int](t, d, text+" AND NOT fastpath", pid)
+		must(t, "Rollback", txn.Rollback(t.Context()))
+		if all == 0 || all > 15 {
+			t.Fatalf("%d relation locks", all)
+		}
+		return slow == 0
+	})
 }
 
 // X13: a gate inside a savepoint that is rolled back to has lost its lock.
