@@ -89,6 +89,7 @@ type Engine[Tx any] struct {
 	flights  *flights
 	cache    *cache
 	refused  *refusals
+	replays  expectation
 }
 
 // New makes an engine over a store; the transaction type is inferred from it.

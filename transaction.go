@@ -117,6 +117,9 @@ func (e *Engine[Tx]) Do(ctx context.Context, op Operation, fn func(ctx context.C
 
 // transact is transaction mode: gate, work, outcome and commit.
 func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
+	if found, err := e.expected(ctx, c); found != nil || err != nil {
+		return found, err
+	}
 	gate := c.gate
 	txn, verdict, err := e.ledger.Begin(ctx, gate)
 	if err == nil && txn == nil && c.mayTakeOver(verdict) {
@@ -126,6 +129,7 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Cont
 	if err != nil {
 		return nil, c.storeError(err)
 	}
+	e.counts(verdict)
 	if txn == nil {
 		return c.found(verdict)
 	}
