@@ -244,6 +244,9 @@ const difference = "D"
 
 // runCase returns what differs, "" if nothing does.
 func runCase(c *chartcorpus.Case, language Expressions, say func(chartcorpus.Expr) string, stored bool) (string, error) {
+	if c.Invalid != "" {
+		return "", nil
+	}
 	text, names, err := c.Chart(language.Language(), say)
 	if err != nil {
 		return "", err
@@ -259,6 +262,9 @@ func runCase(c *chartcorpus.Case, language Expressions, say func(chartcorpus.Exp
 			err = r.take(Start(def, nil))
 		} else {
 			err = r.event(c.Events[i-1])
+		}
+		if want.Illegal && r.why != "" {
+			return r.why, nil
 		}
 		if want.Status == "error" {
 			if CodeOf(err) != CodeLimit && r.why == "" {

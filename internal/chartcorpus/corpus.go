@@ -29,6 +29,8 @@ type Case struct {
 	// Steps hold one entry for the start and one for each event. DocOrder is there
 	// if asking regions in document order gives another run.
 	Steps, DocOrder []Step
+	// Invalid is why XState refused the machine, "" if it did not.
+	Invalid string
 }
 
 // Want is what an engine with document order has to do.
@@ -47,6 +49,8 @@ type Step struct {
 	Actions                []Action
 	History                map[string][]string
 	Tags                   []string
+	// Illegal tells that XState left the legal configurations.
+	Illegal bool
 }
 
 // Action is one action that ran: name, type of the event that it saw, params, and
