@@ -52,7 +52,8 @@ func layers() []layer {
 		{pkg: "source/...", module: []string{"source/...", helpers}},
 		{pkg: "statechart", module: []string{helpers}},
 		{pkg: "statechart/cel", module: []string{"statechart", helpers}, foreign: []string{"cel.dev/cel-go", "github.com/google/cel-go"}},
-		{pkg: "statechart/analyze", module: []string{"statechart", helpers}},
+		{pkg: "statechart/draw", module: []string{"statechart", helpers}},
+		{pkg: "statechart/analyze", module: []string{"statechart", "statechart/draw", helpers}},
 		{pkg: "statechart/durable", module: []string{".", "store", "statechart", helpers}},
 
 		{pkg: "httpkey/...", module: []string{".", helpers}, foreign: []string{"github.com/dunglas/httpsfv"}},
@@ -216,7 +217,7 @@ func listed(names []string) string {
 // standardOnly follows every import to its end: these packages must not reach
 // third-party code by any way.
 func standardOnly() rule {
-	only := []string{".", "store", "store/memory", "store/sqlite/...", "lease", "lease/memory", "broker", "source/...", "statechart", "statechart/analyze", "testkit/..."}
+	only := []string{".", "store", "store/memory", "store/sqlite/...", "lease", "lease/memory", "broker", "source/...", "statechart", "statechart/analyze", "statechart/draw", "testkit/..."}
 	check := func(t *tree) (found []finding) {
 		for _, pkg := range t.packages() {
 			if coversAny(only, pkg) {
