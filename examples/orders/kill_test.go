@@ -2,8 +2,9 @@ package main
 
 import (
 	"bufio"
-	"database/sql"
+	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	modernc "modernc.org/sqlite"
+
+	"github.com/unavez/unavez/store/sqlite"
 )
 
 // roleEnv makes this test binary the shop: as it is, or one that stops at a
@@ -24,6 +27,7 @@ const (
 	rolePlain  = "plain"
 	roleMiddle = "stop in the middle of the transaction"
 	roleAnswer = "stop between commit and answer"
+	roleParcel = "stop while the carrier books"
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +37,7 @@ func TestMain(m *testing.M) {
 	case rolePlain:
 		main()
 	default:
-		if err := stopping(role, os.Args[1]); err != nil {
+		if err := stopping(role, os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -47,28 +51,37 @@ func stopped() {
 }
 
 // stopping is the shop with a point at which it stops.
-func stopping(role, path string) error {
-	sqlite := &modernc.Driver{}
-	sqlite.MustRegisterScalarFunction("stopped", 0, func(*modernc.FunctionContext, []driver.Value) (driver.Value, error) {
+func stopping(role string, args []string) error {
+	lite := &modernc.Driver{}
+	lite.MustRegisterScalarFunction("stopped", 0, func(*modernc.FunctionContext, []driver.Value) (driver.Value, error) {
 		stopped()
 		return nil, nil
 	})
-	s, err := open(sqlite, path)
+	c := config{sqlite: lite, parcel: parcel}
+	addr := c.parse(args)
+	if role == roleParcel {
+		c.parcel = func(context.Context, string, order) (string, error) { stopped(); return "", nil }
+	}
+	p, err := open(context.Background(), c)
 	if err != nil {
 		return err
 	}
-	handler := s.routes()
+	handler := p.handler
 	switch role {
 	case roleMiddle: // order and first item are written, the second item is not
-		_, err := s.db.Exec(`create trigger stop before insert on order_item when new.line = 2 begin select stopped(); end`)
+		db, err := sqlite.OpenDB(lite, c.store, nil)
 		if err != nil {
+			return err
+		}
+		_, err = db.Exec(`create trigger stop before insert on order_item when new.line = 2 begin select stopped(); end`)
+		if err = errors.Join(err, db.Close()); err != nil {
 			return err
 		}
 	case roleAnswer:
 		routes := handler
 		handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes.ServeHTTP(muted{w}, r) })
 	}
-	return serve("127.0.0.1:0", handler)
+	return serve(addr, handler)
 }
 
 // muted is a connection on which the answer does not get out.
@@ -79,6 +92,7 @@ func (muted) WriteHeader(int) { stopped() }
 // child is the shop in a process of its own.
 type child struct {
 	server
+	way   string // its library, where it has one
 	cmd   *exec.Cmd
 	lines chan string // of its standard output; closed at its end
 }
@@ -151,7 +165,7 @@ func TestAKilledWorkerLeavesOneOrder(t *testing.T) {
 		t.Run(c.role, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "orders.db")
-			victim := spawn(t, c.role, path)
+			victim := spawn(t, c.role, "-addr", "127.0.0.1:0", "-store", path)
 			lost := make(chan reply, 1)
 			go func() { lost <- victim.send("POST", "/orders", "k1", order1) }()
 			victim.await(t, "stopped")
@@ -160,11 +174,7 @@ func TestAKilledWorkerLeavesOneOrder(t *testing.T) {
 				t.Fatalf("the killed worker answered %v", got)
 			}
 
-			db, err := sql.Open("sqlite", path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
+			db := look(t, path)
 			if _, err := db.ExecContext(t.Context(), `drop trigger if exists stop`); err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +186,7 @@ func TestAKilledWorkerLeavesOneOrder(t *testing.T) {
 				t.Errorf("the killed worker left %d orders, want %d", n, left)
 			}
 
-			next := spawn(t, rolePlain, "-addr", "127.0.0.1:0", "-db", path)
+			next := spawn(t, rolePlain, "-addr", "127.0.0.1:0", "-store", path)
 			first := next.send("POST", "/orders", "k1", order1)
 			if first.status != 201 || first.location != "/orders/1" || first.replayed != c.replayed {
 				t.Errorf("after the kill: got %v, want 201, replayed %v", first, c.replayed)

@@ -1,155 +1,159 @@
 // Command orders is a small shop whose requests take effect once. Orders,
-// payments and the ledger live in one SQLite file, so an order and the answer
-// that its client gets are committed together:
+// payments and the ledger live in one database, SQLite or PostgreSQL, so an
+// order and the answer that its client gets are committed together:
 //
 //	go run .            # prints requests to try
 //
 // Send one of them twice, or kill the program in the middle of it, start it
 // again and repeat: there is one order, and the answer is the same to the byte.
 //
-// Start with create, below. The handler writes on the transaction it is given
-// and returns; it never commits, and it has no code for duplicates.
+// Start with create, in shop.go. The handler writes on the transaction it is
+// given and returns; it never commits, and it has no code for duplicates.
 package main
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"flag"
+	"fmt"
 	"log"
 	"net/http"
-	"strconv"
-	"sync"
+	"os"
+	"strings"
 	"time"
 
-	"github.com/unavez/unavez"
-	"github.com/unavez/unavez/httpkey"
-	"github.com/unavez/unavez/store/sqlite"
+	"github.com/jackc/pgx/v5/pgxpool"
 	modernc "modernc.org/sqlite"
+
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/lease/redis"
+	"github.com/unavez/unavez/store/postgres"
+	"github.com/unavez/unavez/store/sqlite"
 )
 
 func main() {
-	addr := flag.String("addr", "127.0.0.1:8080", "`address` to listen on")
-	path := flag.String("db", "orders.db", "SQLite `file` for orders and ledger")
-	flag.Parse()
-	shop, err := open(&modernc.Driver{}, *path)
+	c := config{sqlite: &modernc.Driver{}, parcel: parcel}
+	addr := c.parse(os.Args[1:])
+	p, err := open(context.Background(), c)
 	if err == nil {
-		err = serve(*addr, shop.routes())
-		err = errors.Join(err, shop.close())
+		err = serve(addr, p.handler)
+		err = errors.Join(err, p.close())
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-// shop holds what the handlers need.
-type shop struct {
-	db     *sql.DB
-	engine *unavez.Engine[*sql.Tx]
-	keyed  *httpkey.Layer[*sql.Tx]
-	stop   func() // ends the upkeep and waits for it
+// config is where orders are kept and how.
+type config struct {
+	store, with, lease string
+	leaseLength        time.Duration
+	sqlite             driver.Driver
+	parcel             carrier
+}
+
+// parse reads the flags. One that is wrong ends the program.
+func (c *config) parse(args []string) (addr string) {
+	flags := flag.NewFlagSet("orders", flag.ExitOnError)
+	flags.StringVar(&addr, "addr", "127.0.0.1:8080", "`address` to listen on")
+	flags.StringVar(&c.store, "store", "orders.db", "SQLite `file`, or postgres://… for any number of workers")
+	flags.StringVar(&c.with, "with", "pgx", "how to talk to PostgreSQL: `pgx`, sql (database/sql) or gorm")
+	flags.StringVar(&c.lease, "lease", "", "redis://… in front of the shipments, a `URL`; may be lost at any time")
+	flags.DurationVar(&c.leaseLength, "lease-length", unavez.DefaultLease, "how long a worker that is gone keeps a shipment")
+	_ = flags.Parse(args) // it exits instead
+	return addr
+}
+
+// program is the shop, whatever its transactions are made of.
+type program struct {
+	handler http.Handler
+	close   func() error // running requests come first
 }
 
 // open wires the shop: the database with our tables, the ledger in the same
-// file, the engine over it, the layer that reads Idempotency-Key, and the upkeep
-// that forgets what is over its retention.
-func open(driver driver.Driver, path string) (s *shop, err error) {
-	s = &shop{}
-	// A handler may hold the writer this long; the default of 100 ms is for a
-	// machine that is not busy with other things.
-	limits := &sqlite.Options{HandlerLimit: 2 * time.Second}
-	if s.db, err = sqlite.OpenDB(driver, path, limits); err != nil {
+// database, and the shop over both.
+func open(ctx context.Context, c config) (*program, error) {
+	options := &unavez.Options{SingleTenant: true, Lease: c.leaseLength}
+	where := openSQLite
+	if strings.HasPrefix(c.store, "postgres://") || strings.HasPrefix(c.store, "postgresql://") {
+		where = openPostgres
+	}
+	if c.lease == "" {
+		return where(ctx, c, options)
+	}
+	fast, err := redis.Open(c.lease, nil)
+	if err != nil {
 		return nil, err
 	}
-	if _, err = s.db.Exec(schema); err != nil {
-		return nil, errors.Join(err, s.db.Close())
-	}
-	ledger, err := sqlite.New(s.db, nil)
+	options.Leaser = fast
+	p, err := where(ctx, c, options)
 	if err != nil {
-		return nil, errors.Join(err, s.db.Close())
+		return nil, errors.Join(err, fast.Close())
 	}
-	if s.engine, err = unavez.New(ledger, &unavez.Options{SingleTenant: true}); err != nil {
-		return nil, errors.Join(err, s.db.Close())
-	}
-	s.keyed, err = httpkey.New(s.engine, nil, &httpkey.Options{
-		SingleTenant: true, // anyone may call; a real shop names tenant and principal here
-		Fingerprint:  httpkey.FingerprintOptions{JSON: true},
-	})
+	inner := p.close
+	p.close = func() error { return errors.Join(inner(), fast.Close()) }
+	return p, nil
+}
+
+func openSQLite(ctx context.Context, c config, options *unavez.Options) (*program, error) {
+	// A handler may hold the writer this long; the default of 100 ms is for a
+	// machine that is not busy with other things.
+	db, err := sqlite.OpenDB(c.sqlite, c.store, &sqlite.Options{HandlerLimit: 2 * time.Second})
 	if err != nil {
-		return nil, errors.Join(err, s.db.Close())
+		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var upkeep sync.WaitGroup
-	upkeep.Go(func() { unavez.Upkeep(ctx, ledger, nil) })
-	s.stop = func() {
-		cancel()
-		upkeep.Wait()
+	if _, err := db.ExecContext(ctx, schemaSQLite); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
-	return s, nil
-}
-
-// routes is the HTTP API. POST needs a key, GET passes through.
-func (s *shop) routes() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("POST /orders", s.keyed.Handle(s.create))
-	mux.Handle("POST /orders/{id}/payments", s.keyed.Handle(s.pay))
-	mux.HandleFunc("GET /orders/{id}", s.show)
-	return mux
-}
-
-// create places an order. It runs once for each key; every duplicate gets the
-// answer that was committed with the rows. An error rolls back.
-func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
-	o := order{State: "pending"}
-	if err := decode(r, &o.basket); err != nil {
-		return err
-	}
-	key, err := httpkey.ParseKey(r.Header[httpkey.KeyHeader])
+	ledger, err := sqlite.New(db, nil)
 	if err != nil {
-		return err
+		return nil, errors.Join(err, db.Close())
 	}
-	if err := o.insert(r.Context(), tx, key); err != nil {
-		return err
-	}
-	w.Header().Set("Location", "/orders/"+strconv.FormatInt(o.ID, 10))
-	return answer(w, http.StatusCreated, o)
+	return newShop(ledger, &sqlRows{db}, c.parcel, options, db.Close)
 }
 
-// pay writes a payment and moves the order forward, never back: an order that
-// is not pending any more is not changed, and that is a permanent error.
-func (s *shop) pay(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
-	p := payment{Order: pathID(r)}
-	if err := decode(r, &p.money); err != nil {
-		return err
+func openPostgres(ctx context.Context, c config, options *unavez.Options) (_ *program, err error) {
+	pool, err := pgxpool.New(ctx, c.store)
+	if err != nil {
+		return nil, err
 	}
-	if err := p.insert(r.Context(), tx); err != nil {
-		return err
+	defer func() {
+		if err != nil {
+			pool.Close()
+		}
+	}()
+	if err := postgres.Migrate(ctx, pool, nil); err != nil { // the ledger's tables; in production by a role that may
+		return nil, err
 	}
-	w.Header().Set("Location", "/orders/"+strconv.FormatInt(p.Order, 10))
-	return answer(w, http.StatusCreated, p)
-}
-
-// show reads one order.
-func (s *shop) show(w http.ResponseWriter, r *http.Request) {
-	o, err := find(r.Context(), s.db, pathID(r))
-	var no *httpkey.Error
-	switch {
-	case errors.As(err, &no):
-		http.Error(w, no.Detail, no.Status)
-	case err != nil:
-		log.Print(err)
-		http.Error(w, "internal error", http.StatusInternalServerError)
-	default:
-		_ = answer(w, http.StatusOK, o) // a client that has gone asks again
+	if err := createTables(ctx, pool); err != nil {
+		return nil, err
 	}
-}
-
-// close ends the engine, then the database: running requests come first.
-func (s *shop) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	err := s.engine.Close(ctx)
-	s.stop()
-	return errors.Join(err, s.db.Close())
+	closed := func() error { pool.Close(); return nil }
+	db := postgres.OpenDB(pool)
+	switch c.with {
+	case "pgx":
+		ledger, err := postgres.New(pool, nil)
+		if err != nil {
+			return nil, err
+		}
+		return newShop(ledger, &pgxRows{pool}, c.parcel, options, closed)
+	case "sql":
+		ledger, err := postgres.NewSQL(db, pool, nil)
+		if err != nil {
+			return nil, err
+		}
+		return newShop(ledger, &sqlRows{db}, c.parcel, options, closed)
+	case "gorm":
+		ledger, err := postgres.NewSQL(db, pool, nil)
+		if err != nil {
+			return nil, err
+		}
+		rows, err := newGormRows(db)
+		if err != nil {
+			return nil, err
+		}
+		return newShop(ledger, rows, c.parcel, options, closed)
+	}
+	return nil, fmt.Errorf("-with: %q, want pgx, sql or gorm", c.with)
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"io"
@@ -12,31 +10,6 @@ import (
 
 	"github.com/unavez/unavez/httpkey"
 )
-
-// schema is ours; the ledger's tables are made by sqlite.New. Amounts are in
-// minor units.
-const schema = `
-create table if not exists orders (
-	id        integer primary key,
-	placed_as text not null unique, -- the client's own name for the order: one order for ever, even when the ledger has forgotten the key
-	customer  text not null,
-	currency  text not null,
-	total     integer not null,
-	state     text not null check (state in ('pending', 'paid'))
-) strict;
-create table if not exists order_item (
-	order_id   integer not null references orders (id),
-	line       integer not null,
-	sku        text not null,
-	quantity   integer not null check (quantity > 0),
-	unit_price integer not null check (unit_price >= 0),
-	primary key (order_id, line)
-) strict, without rowid;
-create table if not exists payment (
-	order_id integer primary key references orders (id), -- one payment for each order
-	amount   integer not null,
-	currency text not null
-) strict;`
 
 // basket is what the client sends.
 type basket struct {
@@ -72,31 +45,10 @@ type payment struct {
 	money
 }
 
-// insert validates the order and writes it with its items.
-func (o *order) insert(ctx context.Context, tx *sql.Tx, placedAs string) error {
-	var err error
-	if o.Total, err = o.validate(); err != nil {
-		return err
-	}
-	err = tx.QueryRowContext(ctx, `
-		insert into orders (placed_as, customer, currency, total, state) values (?, ?, ?, ?, ?)
-		on conflict (placed_as) do nothing returning id`,
-		placedAs, o.Customer, o.Currency, o.Total, o.State).Scan(&o.ID)
-	if errors.Is(err, sql.ErrNoRows) {
-		return httpkey.Errorf(http.StatusConflict, "an order was placed with this key before")
-	}
-	if err != nil {
-		return err
-	}
-	for line, i := range o.Items {
-		_, err := tx.ExecContext(ctx, `
-			insert into order_item (order_id, line, sku, quantity, unit_price) values (?, ?, ?, ?, ?)`,
-			o.ID, line+1, i.SKU, i.Quantity, i.UnitPrice)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// shipment is the parcel of a whole order.
+type shipment struct {
+	Order    int64  `json:"order"`
+	Tracking string `json:"tracking"`
 }
 
 // validate checks what the client sent and adds it up. A total that does not
@@ -129,62 +81,11 @@ func (b *basket) validate() (total int64, err error) {
 	return total, nil
 }
 
-// insert pays an order that is pending, in full.
-func (p *payment) insert(ctx context.Context, tx *sql.Tx) error {
-	var total int64
-	var currency string
-	err := tx.QueryRowContext(ctx, `select total, currency from orders where id = ?`, p.Order).Scan(&total, &currency)
-	if errors.Is(err, sql.ErrNoRows) {
-		return errNoOrder()
-	}
-	if err != nil {
-		return err
-	}
-	if p.Amount != total || p.Currency != currency {
-		return httpkey.Errorf(http.StatusUnprocessableEntity, "the order costs %d %s, in minor units", total, currency)
-	}
-	moved, err := tx.ExecContext(ctx, `update orders set state = 'paid' where id = ? and state = 'pending'`, p.Order)
-	if err != nil {
-		return err
-	}
-	rows, err := moved.RowsAffected()
-	if err != nil {
-		return err
-	}
-	if rows == 0 {
-		return httpkey.Errorf(http.StatusConflict, "the order is not pending: it is paid already")
-	}
-	_, err = tx.ExecContext(ctx, `insert into payment (order_id, amount, currency) values (?, ?, ?)`, p.Order, p.Amount, p.Currency)
-	return err
-}
-
-// find reads one order with its items.
-func find(ctx context.Context, db *sql.DB, id int64) (order, error) {
-	o := order{ID: id}
-	err := db.QueryRowContext(ctx, `select customer, currency, total, state from orders where id = ?`, id).
-		Scan(&o.Customer, &o.Currency, &o.Total, &o.State)
-	if errors.Is(err, sql.ErrNoRows) {
-		return o, errNoOrder()
-	}
-	if err != nil {
-		return o, err
-	}
-	rows, err := db.QueryContext(ctx, `select sku, quantity, unit_price from order_item where order_id = ? order by line`, id)
-	if err != nil {
-		return o, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var i item
-		if err := rows.Scan(&i.SKU, &i.Quantity, &i.UnitPrice); err != nil {
-			return o, err
-		}
-		o.Items = append(o.Items, i)
-	}
-	return o, rows.Err()
-}
-
 func errNoOrder() error { return httpkey.Errorf(http.StatusNotFound, "no such order") }
+
+func errPlaced() error {
+	return httpkey.Errorf(http.StatusConflict, "an order was placed with this key before")
+}
 
 // isCurrency tells the form of an ISO 4217 code.
 func isCurrency(s string) bool {

@@ -46,4 +46,8 @@ Look at it, and pay it (a second payment with another key is refused):
   curl -i %[1]s/orders/1/payments -H 'Content-Type: application/json' -H 'Idempotency-Key: payment-1' \
     -d '{"amount":3000,"currency":"BRL"}'
 
+Have it shipped, which calls a carrier:
+
+  curl -i -X POST %[1]s/orders/1/shipment -H 'Idempotency-Key: shipment-1'
+
 `
