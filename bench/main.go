@@ -4,6 +4,8 @@
 //	go run . sqlite     group commit against a transaction per caller, and fdatasync
 //	go run . http       replay and new keys against the bare server, CPU of the server process
 //	go run . waiters    memory of waiting duplicates
+//	go run . -postgres URL -redis URL lease
+//	                    lease mode with a claim and with Redis in its place, against the bare transaction
 //	go run . all
 //
 // Absolute rates belong to the machine; quote the ratios, with machine and
@@ -25,6 +27,8 @@ type settings struct {
 	dir    string
 	rounds int
 	sample time.Duration
+	// URLs of servers that may be filled; only some measurements need them.
+	postgres, redis string
 }
 
 func main() {
@@ -32,6 +36,8 @@ func main() {
 	flag.StringVar(&s.dir, "dir", os.TempDir(), "folder for databases, on the disk that is to be measured")
 	flag.IntVar(&s.rounds, "rounds", 7, "samples of each variant")
 	flag.DurationVar(&s.sample, "sample", 700*time.Millisecond, "length of a sample")
+	flag.StringVar(&s.postgres, "postgres", "", "URL of a PostgreSQL that may be filled")
+	flag.StringVar(&s.redis, "redis", "", "URL of a Redis that may be filled")
 	serve := flag.String("serve", "", "run as one of the measured servers (used by the http measurement itself)")
 	flag.Parse()
 	if *serve != "" {
@@ -40,7 +46,7 @@ func main() {
 	}
 	describeMachine()
 	what := flag.Arg(0)
-	run := map[string]func(settings) error{"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters}
+	run := map[string]func(settings) error{"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease}
 	switch {
 	case what == "all":
 		for _, name := range []string{"sqlite", "http", "waiters"} {
@@ -68,7 +74,7 @@ func describeMachine() {
 	fmt.Printf("%s, %d CPUs, %s %s/%s\n", model, runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
-			if m.Path == "modernc.org/sqlite" {
+			if m.Path == "modernc.org/sqlite" || m.Path == "github.com/jackc/pgx/v5" || m.Path == "github.com/redis/go-redis/v9" {
 				fmt.Println(m.Path, m.Version)
 			}
 		}

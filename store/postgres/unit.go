@@ -130,7 +130,21 @@ func (s *Store) again(ctx context.Context, from source, key store.Key, now layou
 // operation's lock. The fence is compared here, so that a lost attempt does no
 // work, and again in the commit's trip by the DELETE that raises: nobody takes
 // an attempt over without the lock that this transaction holds.
+//
+// Work that was never claimed mostly finds nothing and waits for nobody: it tries
+// the gate of a new operation first, which costs half.
 func (u *unit) resume(ctx context.Context, fence int64) (pgx.Tx, error) {
+	if fence == 0 && !u.s.above() {
+		tx, v, err := u.enter(ctx, nil)
+		switch {
+		case tx != nil || err != nil:
+			return tx, err
+		case v.State.Final() || v.State == store.Expired:
+			return nil, &fault{store.ErrDuplicate, "found at the finish", nil}
+		}
+		clean(ctx, u.conn)
+		u.fence, u.number, u.stale = 0, 0, false
+	}
 	f := &found{}
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{IsoLevel: u.s.opts.Isolation, AccessMode: pgx.ReadWrite})
