@@ -6,7 +6,11 @@
 //	go run . waiters    memory of waiting duplicates
 //	go run . -postgres URL -redis URL lease
 //	                    lease mode with a claim and with Redis in its place, against the bare transaction
-//	go run . all
+//	go run . -postgres URL storm
+//	                    what a storm of duplicates leaves to unrelated operations
+//	go run . -postgres URL replay
+//	                    replays that no cache answers, against first runs
+//	go run . all        the first three
 //
 // Absolute rates belong to the machine; quote the ratios, with machine and
 // versions, which the first lines print.
@@ -46,7 +50,7 @@ func main() {
 	}
 	describeMachine()
 	what := flag.Arg(0)
-	run := map[string]func(settings) error{"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease}
+	run := map[string]func(settings) error{"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay}
 	switch {
 	case what == "all":
 		for _, name := range []string{"sqlite", "http", "waiters"} {
