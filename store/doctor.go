@@ -1,6 +1,9 @@
 package store
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Level is how a look at one live setting came out.
 type Level uint8
@@ -45,3 +48,30 @@ type Check struct {
 	// Way out.
 	Way string `json:"way"`
 }
+
+// Checkup collects checks as they come out. Its methods are for one goroutine.
+type Checkup struct {
+	known []Check
+	all   []Check
+}
+
+// NewCheckup begins one, with all that it may look at.
+func NewCheckup(known []Check) *Checkup { return &Checkup{known: known} }
+
+// See notes what was seen of a check, in the words of fmt.Sprintf. Its level is
+// bad where something is wrong.
+func (c *Checkup) See(name string, bad Level, wrong bool, format string, args ...any) {
+	i := slices.IndexFunc(c.known, func(k Check) bool { return k.Name == name })
+	if i < 0 {
+		panic("doctor: no check " + name)
+	}
+	check := c.known[i]
+	check.Level, check.Value = Sound, fmt.Sprintf(format, args...)
+	if wrong {
+		check.Level = bad
+	}
+	c.all = append(c.all, check)
+}
+
+// All are the checks, in the order in which they were looked at.
+func (c *Checkup) All() []Check { return c.all }
