@@ -27,8 +27,11 @@ func migrated(t *testing.T) string {
 	if name, err := Migrate(t.Context(), OpsOptions{Store: at}); err != nil || !strings.HasPrefix(name, "postgres://") || strings.Contains(name, "@") {
 		t.Fatalf("migrate: %q, %v", name, err)
 	}
-	return "store: " + at
+	return "store: " + at + "\n" + lax
 }
+
+// lax names what the shared PostgreSQL for tests lacks.
+const lax = "unsafe: [postgres.fsync]"
 
 // statement runs SQL in a database.
 func statement(t *testing.T, at, text string) {
@@ -212,7 +215,8 @@ func TestARouteThatIsClaimedByTheLeaseCommitsOnceAndAnswersAlike(t *testing.T) {
 
 func TestPostgreSQLSaysWhyItCannotBeUsed(t *testing.T) {
 	t.Parallel()
-	good, empty, newer, closed := strings.TrimPrefix(migrated(t), "store: "), testenv.NewDatabase(t), strings.TrimPrefix(migrated(t), "store: "), strings.TrimPrefix(migrated(t), "store: ")
+	address := func() string { return strings.TrimSuffix(strings.TrimPrefix(migrated(t), "store: "), "\n"+lax) }
+	good, empty, newer, closed := address(), testenv.NewDatabase(t), address(), address()
 	statement(t, newer, "INSERT INTO unavez.migration (version, name) VALUES (9999, 'of the future')")
 	user := role(t, closed, "LOGIN PASSWORD 'canary'")
 	as := func(at string, who *url.Userinfo, host, database string) string {
@@ -242,7 +246,7 @@ func TestPostgreSQLSaysWhyItCannotBeUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "unavez.yaml")
-			text := strings.ReplaceAll("store: "+c.at+"\nlisten: 127.0.0.1:0\n"+holding, "APP", "http://127.0.0.1:1")
+			text := strings.ReplaceAll("store: "+c.at+"\n"+lax+"\nlisten: 127.0.0.1:0\n"+holding, "APP", "http://127.0.0.1:1")
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -283,7 +287,7 @@ func TestTheSchemaBelongsToItsRoleAndTheServerRunsWithItsRightsOnly(t *testing.T
 	}
 	statement(t, at, "DO $$ BEGIN ASSERT (SELECT nspowner = 'unavez_migrate'::regrole FROM pg_namespace WHERE nspname = 'unavez'); END $$")
 	u.User = url.UserPassword(shop, "s")
-	b := startOn(t, newApp(t), "store: "+u.String(), holding)
+	b := startOn(t, newApp(t), "store: "+u.String()+"\n"+lax, holding)
 	first, second := b.post("/orders", "k-1"), b.post("/orders", "k-1")
 	if first.status != 201 || second.body != first.body || b.metric(`unavez_unfinished{state="unknown"}`) != "0" {
 		t.Errorf("first %+v, second %+v", first, second)

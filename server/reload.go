@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/unavez/unavez/server/internal/config"
@@ -182,6 +183,7 @@ func (p *process) unchangeable(next *loaded) error {
 	fault("lease", old.Lease == c.Lease)
 	fault("listen", old.Listen == c.Listen)
 	fault("admin.listen", old.Admin.Listen == c.Admin.Listen)
+	fault("unsafe", slices.Equal(old.Unsafe, c.Unsafe))
 	fault("log.format", old.Log.Format == c.Log.Format)
 	before, after := old.Limits, c.Limits
 	before.Drain, after.Drain = 0, 0

@@ -81,7 +81,10 @@ func Serve(ctx context.Context, o Options) error {
 // open makes everything that lives as long as the process.
 func (p *process) open(ctx context.Context, loaded *loaded) error {
 	c := loaded.config
-	var err error
+	err := p.examine(ctx, loaded)
+	if err != nil {
+		return err
+	}
 	if loaded.example {
 		p.storage, err = openSQLite(c.Place.Path, &sqlite.Options{HandlerLimit: orders.HandlerLimit})
 	} else {

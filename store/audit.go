@@ -80,7 +80,7 @@ func Invariants() []Invariant {
 		{
 			ResultIntact, "stored results match their checksums",
 			"A stored result was changed or damaged. It is not served: duplicates get result-damaged, and the operation does not run again.",
-			"Look at the disk and at who may write; restore the row from a backup. It cannot be computed again.",
+			"Look at the disk and at who may write. Who knows the result gives it again: unavez ops complete.",
 		},
 		{
 			ResultThere, "a result is there unless it is marked not replayable",

@@ -4,10 +4,13 @@
 //	unavez serve            the built-in orders example, or ./unavez.yaml
 //	unavez serve FILE       the configuration FILE
 //	unavez check FILE       every fault of a configuration at once
+//	unavez doctor FILE      the live settings that the promises rest on
+//	unavez audit FILE       the invariants, proved over what is stored
 //	unavez ops list         operations that need a person
 //
 // It exits with 0 when all went well, 1 when something is wrong with what it
-// was asked to do, 2 when it was asked wrongly, and 130 after a second signal.
+// was asked to do, 2 when it was asked wrongly, 3 when doctor or audit could not
+// look, and 130 after a second signal.
 package main
 
 import (
@@ -54,10 +57,18 @@ func run() int {
 	if err == nil {
 		return 0
 	}
+	code := exitFault
+	var exit errExit
+	if errors.As(err, &exit) {
+		if exit.err == nil {
+			return exit.code
+		}
+		code = exit.code
+	}
 	var faulty *server.ConfigError
 	if errors.As(err, &faulty) {
 		fmt.Fprintln(os.Stderr, err)
-		return exitFault
+		return code
 	}
 	fmt.Fprintln(os.Stderr, "unavez:", err)
 	var usage errUsage
@@ -65,7 +76,7 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "see unavez --help")
 		return exitUsage
 	}
-	return exitFault
+	return code
 }
 
 // version is that of the module, or of the commit it was built from.
@@ -94,7 +105,7 @@ what to try.`,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errUsage{err} })
-	root.AddCommand(serveCommand(), checkCommand(), opsCommand(), migrateCommand(), versionCommand())
+	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), auditCommand(), opsCommand(), migrateCommand(), versionCommand())
 	return root
 }
 

@@ -17,7 +17,7 @@ func TestPostgreSQLIsMigratedByItsCommandAlone(t *testing.T) {
 	app, calls := application(t, 0)
 	dir := t.TempDir()
 	env := []string{"STORE=" + testenv.NewDatabase(t)}
-	configure(t, dir, "store: ${STORE}\nauth: {mode: single_tenant}\noutbound: {allow: [127.0.0.1/32]}\nhttp: [{route: POST /orders, upstream: \""+app+"\", unknown: hold}]\n")
+	configure(t, dir, "store: ${STORE}\nunsafe: [postgres.fsync]\nauth: {mode: single_tenant}\noutbound: {allow: [127.0.0.1/32]}\nhttp: [{route: POST /orders, upstream: \""+app+"\", unknown: hold}]\n")
 	if got := invoke(t, dir, env, "check", "unavez.yaml"); got.code != 0 {
 		t.Errorf("check: %+v", got)
 	}
@@ -60,7 +60,7 @@ func TestAWorkerThatIsKilledLeavesItsCallToTheOtherOneAndToAPerson(t *testing.T)
 	defer close(release)
 	redis := testenv.StartRedis(t)
 	env := []string{"STORE=" + testenv.NewDatabase(t)}
-	text := "store: ${STORE}\nlease: redis://" + redis.Addr() + "\nauth: {mode: single_tenant}\noutbound: {allow: [127.0.0.1/32]}\nhttp: [{route: POST /orders, upstream: \"" + app.URL + "\", unknown: hold, lease: 1s}]\n"
+	text := "store: ${STORE}\nunsafe: [postgres.fsync]\nlease: redis://" + redis.Addr() + "\nauth: {mode: single_tenant}\noutbound: {allow: [127.0.0.1/32]}\nhttp: [{route: POST /orders, upstream: \"" + app.URL + "\", unknown: hold, lease: 1s}]\n"
 	dirs := []string{t.TempDir(), t.TempDir()}
 	for _, dir := range dirs {
 		configure(t, dir, text)

@@ -134,7 +134,7 @@ const inRange = "key BETWEEN $1::uuid AND $2::uuid"
 // keyTexts are the statements by the invariant that they prove.
 func (a *auditor) keyTexts(l *layoutFound) map[string]string {
 	outcomes, tombs := l.read(outcomePlaces()), l.read(tombstonePlaces())
-	edges := "(from_state BETWEEN 1 AND 5 AND to_state BETWEEN 2 AND 5 OR from_state BETWEEN 2 AND 5 AND to_state IN (6, 7))"
+	edges := "(from_state BETWEEN 1 AND 5 AND to_state BETWEEN 2 AND 5 OR from_state BETWEEN 2 AND 7 AND to_state IN (6, 7))"
 	return map[string]string{
 		store.OneOutcome: "SELECT coalesce(sum(n), 0)::int8, " + a.verdict("n > 1") + " FROM (" +
 			"SELECT key, count(*) AS n FROM (" + union("key", inRange, outcomes) + ") u GROUP BY key) v",

@@ -72,7 +72,7 @@ func Checks() []store.Check {
 		{Name: checkChecksums, Level: warning, Why: "a page that the disk changed is not noticed; stored results have a checksum of their own, locks and keys have not", Way: "enable them with pg_checksums while the server is down; leave ignore_checksum_failure and zero_damaged_pages off"},
 		{Name: checkEncoding, Level: refused, Why: "keys are hashed over UTF-8: another encoding gives other keys", Way: "make the database with ENCODING 'UTF8'"},
 		{Name: checkSchema, Level: refused, Why: "a program and a schema of different versions do not exclude each other's operations", Way: "run unavez migrate before a new version serves; for a newer schema start a newer program"},
-		{Name: checkGrants, Level: refused, Why: "without a right some operations fail in the middle of their work", Way: "run the GRANT statements that are named, as the schema's owner, or unavez migrate where the role unavez_app exists"},
+		{Name: checkGrants, Level: refused, Why: "without a right some operations fail in the middle of their work", Way: "GRANT unavez_app to the role, or run the statements that are named, as the schema's owner; where unavez_app itself lacks them, run unavez migrate"},
 		{Name: checkRole, Level: warning, Why: "who owns the schema or is a superuser can change what is stored past the protocol, and so can whoever gets hold of its password", Way: "serve as a member of unavez_app: unavez migrate --roles"},
 		{Name: checkClock, Level: warning, Why: "every decision goes by the database's clock, so nothing breaks; but logs and times that people compare do not fit", Way: "let NTP set the clocks of both hosts"},
 		{Name: checkTLS, Level: warning, Why: "passwords, payloads and answers cross the network in the clear", Way: "sslmode=verify-full in the URL"},
@@ -100,13 +100,25 @@ func Doctor(ctx context.Context, pool *pgxpool.Pool, opts *DoctorOptions) ([]sto
 	if d.o.Limit == 0 {
 		d.o.Limit = 10 * time.Second
 	}
-	conn, err := pool.Acquire(ctx)
+	// On connections of its own, without prepared statements: a pooler may have
+	// lost those, which is one of the things to find out.
+	config := pool.Config()
+	d.mode, d.most, d.mine = config.ConnConfig.DefaultQueryExecMode, int64(config.MaxConns), int64(pool.Stat().TotalConns())
+	d.idle = config.MaxConnIdleTime
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
+	own, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("postgres store: doctor: %w", err)
+	}
+	defer own.Close()
+	conn, err := own.Acquire(ctx)
 	if err != nil {
 		d.See(checkReachable, store.Refused, true, "%s", strings.Join(strings.Fields(classify(err).Error()), " "))
 		return d.All(), nil
 	}
 	defer conn.Release()
-	d.pool, d.conn = pool, conn.Conn()
+	d.pool, d.conn = own, conn.Conn()
 	d.See(checkReachable, store.Refused, false, "yes")
 	parts := []func(context.Context) error{d.server, d.durable, d.schema}
 	if !d.o.Start {
@@ -124,8 +136,12 @@ func Doctor(ctx context.Context, pool *pgxpool.Pool, opts *DoctorOptions) ([]sto
 type doctor struct {
 	*store.Checkup
 	o        DoctorOptions
-	pool     *pgxpool.Pool
+	pool     *pgxpool.Pool // its own
 	conn     *pgx.Conn
+	mode     pgx.QueryExecMode // of the worker's pool
+	most     int64             // connections of that
+	mine     int64             // that are open
+	idle     time.Duration     // and how long one may be idle
 	settings map[string]setting
 	standby  bool
 	usable   bool // the schema is there in this version, and may be read
@@ -374,7 +390,7 @@ func (d *doctor) session(ctx context.Context) error {
 			low = append(low, name+" "+(time.Duration(n)*time.Millisecond).String())
 		}
 	}
-	if n := d.number("idle_session_timeout"); n > 0 && n < d.pool.Config().MaxConnIdleTime.Milliseconds() {
+	if n := d.number("idle_session_timeout"); n > 0 && n < d.idle.Milliseconds() {
 		low = append(low, "idle_session_timeout "+(time.Duration(n)*time.Millisecond).String())
 	}
 	if low == nil {
@@ -417,12 +433,10 @@ func (d *doctor) capacity(ctx context.Context) error {
 	if err := d.conn.QueryRow(ctx, text).Scan(&locks, &clients); err != nil {
 		return err
 	}
-	most := int64(d.pool.Config().MaxConns)
 	room := d.number("max_locks_per_transaction") * (d.number("max_connections") + d.number("max_prepared_transactions"))
-	d.See(checkLocks, store.Warning, locks > room/4 || most*locksEach > room/4, "%d of %d in use; this worker's %d connections may hold about %d", locks, room, most, most*locksEach)
-	free := d.number("max_connections") - d.number("superuser_reserved_connections") - d.number("reserved_connections") - clients
-	mine := int64(d.pool.Stat().TotalConns())
-	d.See(checkConnections, store.Warning, free < most-mine, "%d of %d are free, this worker may open %d more", max(free, 0), d.number("max_connections"), most-mine)
+	d.See(checkLocks, store.Warning, locks > room/4 || d.most*locksEach > room/4, "%d of %d in use; this worker's %d connections may hold about %d", locks, room, d.most, d.most*locksEach)
+	free := d.number("max_connections") - d.number("superuser_reserved_connections") - d.number("reserved_connections") - clients + 1 // but for this one
+	d.See(checkConnections, store.Warning, free < d.most-d.mine, "%d of %d are free, this worker may open %d more", max(free, 0), d.number("max_connections"), d.most-d.mine)
 	return nil
 }
 
@@ -509,12 +523,7 @@ func (d *doctor) pooler(ctx context.Context) error {
 		d.See(checkPooler, store.Refused, false, "none")
 		return nil
 	}
-	mode := d.conn.Config().DefaultQueryExecMode
-	unnamed := mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol
-	if d.pool.Config().MaxConns < 2 {
-		d.See(checkPooler, store.Refused, false, "there is one; with pool_max_conns=1 its mode does not show")
-		return nil
-	}
+	unnamed := d.mode == pgx.QueryExecModeExec || d.mode == pgx.QueryExecModeSimpleProtocol
 	name := "unavez_doctor_" + strings.ToLower(rand.Text())
 	if _, err := d.conn.Prepare(ctx, name, me); err != nil {
 		return err

@@ -230,7 +230,7 @@ func (a *auditor) part(keys []driver.Value) error {
 		}
 	}
 	const overdue = "CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?3"
-	const edges = "(from_state BETWEEN 1 AND 5 AND to_state BETWEEN 2 AND 5 OR from_state BETWEEN 2 AND 5 AND to_state IN (6, 7))"
+	const edges = "(from_state BETWEEN 1 AND 5 AND to_state BETWEEN 2 AND 5 OR from_state BETWEEN 2 AND 7 AND to_state IN (6, 7))"
 	grace := append(keys[:len(keys):len(keys)], a.o.Grace.Milliseconds())
 	for _, one := range []struct {
 		code, text string

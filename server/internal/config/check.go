@@ -44,6 +44,7 @@ func (c *checker) given(path string) bool { return c.lines[path] > 0 }
 
 func (c *checker) all() {
 	c.store()
+	c.unsafe()
 	c.outbound()
 	c.listeners()
 	c.auth()
@@ -74,6 +75,20 @@ func (c *checker) store() {
 	}
 	if err := checkLease(c.config.Lease); err != nil {
 		c.fault("lease", "%v", err)
+	}
+}
+
+// Unsafe are the checks that a configuration may name as known: those of what
+// the store keeps. Nothing works on what fails the others.
+func Unsafe() []string {
+	return []string{"postgres.fsync", "postgres.full_page_writes", "postgres.synchronous_commit", "sqlite.file_system"}
+}
+
+func (c *checker) unsafe() {
+	for i, name := range c.config.Unsafe {
+		if !slices.Contains(Unsafe(), name) {
+			c.fault(fmt.Sprintf("unsafe[%d]", i), "%q is not a check that may be named here (%s)", name, strings.Join(Unsafe(), ", "))
+		}
 	}
 }
 

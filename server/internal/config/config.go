@@ -35,6 +35,9 @@ type Config struct {
 	Limits Limits `yaml:"limits"`
 	// DocsURL is the base of the links in error answers.
 	DocsURL string `yaml:"docs_url"`
+	// Unsafe names checks of unavez doctor that would keep the server from
+	// starting, and are known.
+	Unsafe []string `yaml:"unsafe"`
 
 	// Place is Store, parsed.
 	Place Place
