@@ -136,10 +136,11 @@ func lookAtStore(ctx context.Context, w patient, start bool) (name string, all [
 
 // examine looks at a store before it is served from. What the promises do not
 // hold on keeps the server from starting, unless the configuration names it.
-func (p *process) examine(ctx context.Context, l *loaded) error {
+// What is to be told all the same is noted.
+func examine(ctx context.Context, l *loaded) (noted []store.Check, err error) {
 	name, all, err := lookAtStore(ctx, patientOf(l.config), true)
 	if err != nil {
-		return fmt.Errorf("store %s: %w", name, err)
+		return nil, fmt.Errorf("store %s: %w", name, err)
 	}
 	// What opening the store says better.
 	said := []string{"postgres.reachable", "postgres.schema", "sqlite.file"}
@@ -148,22 +149,19 @@ func (p *process) examine(ctx context.Context, l *loaded) error {
 	}
 	var faults []error
 	for _, c := range all {
-		known := slices.Contains(l.config.Unsafe, c.Name)
 		switch {
 		case c.Level == store.Sound || slices.Contains(said, c.Name):
-		case c.Level == store.Refused && !known && !l.example:
-			text := fmt.Sprintf("store %s: %s: %s: %s (%s", name, c.Name, c.Value, c.Why, c.Way)
+		case c.Level == store.Refused && !l.example && !slices.Contains(l.config.Unsafe, c.Name):
+			text := fmt.Sprintf("store %s: %s is %s: %s (%s", name, c.Name, c.Value, c.Why, c.Way)
 			if slices.Contains(config.Unsafe(), c.Name) {
 				text += "; or write unsafe: [" + c.Name + "] where losing that is accepted"
 			}
 			faults = append(faults, errors.New(text+")"))
-		case c.Level == store.Refused:
-			p.log.WarnContext(ctx, "unsafe, and known", "check", c.Name, "value", c.Value, "why", c.Why)
-		case slices.Contains(losses(), c.Name):
-			p.log.WarnContext(ctx, "unavez doctor warns", "check", c.Name, "value", c.Value, "why", c.Why)
+		case c.Level == store.Refused || slices.Contains(losses(), c.Name):
+			noted = append(noted, c)
 		}
 	}
-	return errors.Join(faults...)
+	return noted, errors.Join(faults...)
 }
 
 // losses are the warnings about what may be lost, which a start tells too.
@@ -215,4 +213,9 @@ func counted(n int, thing string) string {
 		thing += "s"
 	}
 	return fmt.Sprintf("%d %s", n, thing)
+}
+
+// Checks are all that Doctor looks at, each with the worst level it may have.
+func Checks() []store.Check {
+	return slices.Concat(postgres.Checks(), sqlite.Checks(), redisChecks())
 }

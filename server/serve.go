@@ -81,7 +81,7 @@ func Serve(ctx context.Context, o Options) error {
 // open makes everything that lives as long as the process.
 func (p *process) open(ctx context.Context, loaded *loaded) error {
 	c := loaded.config
-	err := p.examine(ctx, loaded)
+	noted, err := examine(ctx, loaded)
 	if err != nil {
 		return err
 	}
@@ -92,6 +92,9 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 	}
 	if err != nil {
 		return err
+	}
+	for _, c := range noted {
+		p.log.WarnContext(ctx, "unavez doctor has a word", "check", c.Name, "level", c.Level, "value", c.Value, "why", c.Why)
 	}
 	p.operations, p.suspects = p.storage.store, newSuspects()
 	p.metrics = observe.NewMetrics(observe.Gauges{

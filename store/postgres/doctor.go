@@ -63,12 +63,12 @@ func Checks() []store.Check {
 	const refused, warning = store.Refused, store.Warning
 	return []store.Check{
 		{Name: checkReachable, Level: refused, Why: "without the database nothing is decided: every keyed request gets 503", Way: "see the error; is the server running, and are host, port, user and database right?"},
-		{Name: checkVersion, Level: refused, Why: "the schema uses what PostgreSQL has since 15", Way: "upgrade the server"},
+		{Name: checkVersion, Level: refused, Why: "the schema uses what PostgreSQL has since 14", Way: "upgrade the server"},
 		{Name: checkPrimary, Level: refused, Why: "a standby or a read-only database takes no outcome, and what is read there may be old", Way: "connect to the primary (target_session_attrs=read-write in the URL), and leave default_transaction_read_only off"},
 		{Name: checkFsync, Level: refused, Why: "what was acknowledged may be gone after a crash of the host: the operation takes effect again, or the database is damaged", Way: "set fsync = on and restart the server"},
 		{Name: checkPages, Level: refused, Why: "a page torn by a crash cannot be repaired", Way: "set full_page_writes = on and reload the server"},
 		{Name: checkCommit, Level: refused, Why: "a commit is acknowledged before it is on the disk: after a crash an answered operation takes effect again", Way: "set it to on where the value comes from (ALTER ROLE … RESET synchronous_commit, ALTER DATABASE … RESET synchronous_commit, or postgresql.conf)"},
-		{Name: checkStandbys, Level: warning, Why: "a failover to a standby that has not received everything loses acknowledged outcomes, and with them the memory of outside calls", Way: "name the standbys in synchronous_standby_names with synchronous_commit = on, or fail over only to one that has everything, and say unavez ops new-incarnation afterwards if the timeline stayed"},
+		{Name: checkStandbys, Level: warning, Why: "a failover to a standby that has not received everything loses acknowledged outcomes, and with them the memory of outside calls", Way: "name the standbys in synchronous_standby_names with synchronous_commit = on, or fail over only to one that has everything, and run SELECT unavez.new_incarnation(true) afterwards if the timeline stayed"},
 		{Name: checkChecksums, Level: warning, Why: "a page that the disk changed is not noticed; stored results have a checksum of their own, locks and keys have not", Way: "enable them with pg_checksums while the server is down; leave ignore_checksum_failure and zero_damaged_pages off"},
 		{Name: checkEncoding, Level: refused, Why: "keys are hashed over UTF-8: another encoding gives other keys", Way: "make the database with ENCODING 'UTF8'"},
 		{Name: checkSchema, Level: refused, Why: "a program and a schema of different versions do not exclude each other's operations", Way: "run unavez migrate before a new version serves; for a newer schema start a newer program"},
@@ -84,7 +84,7 @@ func Checks() []store.Check {
 		{Name: checkConnections, Level: warning, Why: "a worker that gets no connection answers 503", Way: "lower pool_max_conns in the URL, end sessions, or raise max_connections"},
 		{Name: checkVacuum, Level: warning, Why: "tables that only grow still need a vacuum: without it look-ups visit the table for every row, and one day transaction numbers run out", Way: "set autovacuum = on and track_counts = on, RESET (autovacuum_enabled) of the tables named, and leave autovacuum_vacuum_insert_threshold above -1"},
 		{Name: checkHorizon, Level: warning, Why: "an old transaction or an idle slot keeps what is deleted from being cleaned up, and slots from being emptied; a slot may fill the disk", Way: "end the transactions named, drop slots that nobody reads (pg_drop_replication_slot), finish or roll back prepared transactions"},
-		{Name: checkHistory, Level: warning, Why: "after a failover or a restore outside calls of the time before may have been forgotten: first claims are unknown for a while", Way: "wait until it is over; after restoring a backup or a volume say unavez ops new-incarnation"},
+		{Name: checkHistory, Level: warning, Why: "after a failover or a restore outside calls of the time before may have been forgotten: first claims are unknown for a while", Way: "wait until it is over; after restoring a backup or a volume run SELECT unavez.new_incarnation(true)"},
 		{Name: checkSettings, Level: warning, Why: "results kept for longer than the ring takes go to one table that is purged row by row, at more cost", Way: "postgres.Migrate with Settings.Ring at the longest retention, or a shorter retention"},
 	}
 }
@@ -191,7 +191,7 @@ func (d *doctor) server(ctx context.Context) error {
 		return err
 	}
 	version := d.number("server_version_num")
-	d.See(checkVersion, store.Refused, version < 150000, "%s", d.is("server_version"))
+	d.See(checkVersion, store.Refused, version < 140000, "%s", d.is("server_version"))
 	switch {
 	case d.standby:
 		d.See(checkPrimary, store.Refused, true, "a standby")
