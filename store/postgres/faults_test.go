@@ -147,6 +147,8 @@ func TestTransactionTakesNoMoreTripsThanABareOne(t *testing.T) {
 	}
 }
 
+// X9: a client that is silent, and one whose process is stopped, keep a key for
+// as long as the limit at most.
 func TestKeyOfASilentClientIsFreeWithinItsLimit(t *testing.T) {
 	t.Parallel()
 	d := fresh(t, nil)
