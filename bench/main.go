@@ -12,6 +12,12 @@
 //	                    replays that no cache answers, against first runs
 //	go run . all        the first three
 //
+// and, on a server named by -postgres that does nothing else:
+//
+//	go run . -postgres URL pages     full-page images after a checkpoint
+//	go run . -postgres URL purge     a slot as a whole, against DELETE
+//	go run . -postgres URL layout    plain tables, against partitions by time
+//
 // Absolute rates belong to the machine; quote the ratios, with machine and
 // versions, which the first lines print.
 package main
@@ -33,6 +39,7 @@ type settings struct {
 	sample time.Duration
 	// URLs of servers that may be filled; only some measurements need them.
 	postgres, redis string
+	rows            int // that are there already
 }
 
 func main() {
@@ -42,6 +49,7 @@ func main() {
 	flag.DurationVar(&s.sample, "sample", 700*time.Millisecond, "length of a sample")
 	flag.StringVar(&s.postgres, "postgres", "", "URL of a PostgreSQL that may be filled")
 	flag.StringVar(&s.redis, "redis", "", "URL of a Redis that may be filled")
+	flag.IntVar(&s.rows, "rows", 10_000_000, "outcomes that are there already, for pages and layout")
 	serve := flag.String("serve", "", "run as one of the measured servers (used by the http measurement itself)")
 	flag.Parse()
 	if *serve != "" {
@@ -50,7 +58,10 @@ func main() {
 	}
 	describeMachine()
 	what := flag.Arg(0)
-	run := map[string]func(settings) error{"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay}
+	run := map[string]func(settings) error{
+		"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay,
+		"pages": measurePages, "purge": measurePurge, "layout": measureLayout,
+	}
 	switch {
 	case what == "all":
 		for _, name := range []string{"sqlite", "http", "waiters"} {
