@@ -83,6 +83,7 @@ type connector struct {
 	writer  writer
 	gates   pool
 	readers pool
+	crowd   crowd
 	schema  atomic.Int64 // changes with the schema, as far as this worker changes it
 	texts   texts
 	closed  atomic.Bool

@@ -53,7 +53,11 @@
 // other, durable when the call returns. Reads outside one, and read-only
 // transactions, use a pool of connections that cannot write. A gate reads on the
 // writer's connection while no group is open there and nobody works on it, since
-// the pages it wrote last are in its memory; else on a reader of its own.
+// the pages it wrote last are in its memory; else on a reader, together with the
+// other gates that come at the same moment.
+//
+// The outcomes of a group are written together, just before its COMMIT. Until
+// then each unit holds its operation's lock, so nobody looks for one of them.
 //
 // # What a crash, a pause, a race and a lost answer do
 //
@@ -92,6 +96,10 @@
 //
 // Only database/sql's own Commit, Rollback and Close wait for a statement, and
 // whoever has sent the COMMIT waits for the disk.
+//
+// An outcome that is there already at the end of a group, which takes a worker
+// with a broken lock, loses the group; its units then come singly, and the next
+// time it fails alone, with [store.ErrDuplicate].
 //
 // COMMIT that fails: a full disk, a read-only file and a violated deferred
 // constraint rolled back for certain. An I/O error may have left the commit in the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql/driver"
+	"strings"
 
 	"github.com/unavez/unavez/store"
 )
@@ -139,6 +140,13 @@ func (s *Store) find(ctx context.Context, key store.Key) (f *found, err error) {
 	if f := s.c.writer.glance(key); f != nil {
 		return f, nil
 	}
+	known, f, err := s.known(ctx, key)
+	switch {
+	case err != nil || f != nil:
+		return f, err
+	case !known:
+		return &found{}, nil
+	}
 	err = s.read(ctx, func(r *raw) error {
 		f, err = find(r, key)
 		return err
@@ -155,25 +163,100 @@ type ending struct {
 	stale   bool  // rows of an earlier life were seen
 }
 
+// row is one row of unavez_outcome, in the order of insertColumns.
+type row [14]driver.Value
+
+const insertColumns = "key, operation, state, attempt, at, expires, forgets, code, unreplayable, version, fingerprint, checksum, header, body"
+
+// insertSizes are how many rows one statement inserts, largest first.
+func insertSizes() [4]int { return [...]int{64, 16, 4, 1} }
+
+// insertText inserts n rows, up to the first that is there already. What came
+// before that one stays, which spares SQLite a journal of the statement: the
+// caller undoes more than that.
+func insertText(n int) string {
+	values := "(?" + strings.Repeat(", ?", len(row{})-1) + ")"
+	return "INSERT OR FAIL INTO unavez_outcome (" + insertColumns + ") VALUES " + values + strings.Repeat(", "+values, n-1)
+}
+
+// insertRows writes outcomes, or fails with store.ErrDuplicate. After an error
+// what it has written must be rolled back.
+func (r *raw) insertRows(rows []*row) error {
+	sizes := insertSizes()
+	if r.inserts[0] == "" {
+		for i, n := range sizes {
+			r.inserts[i] = insertText(n)
+		}
+	}
+	for len(rows) > 0 {
+		i := 0
+		for sizes[i] > 1 && (sizes[i] > len(rows) || heavy(rows[:sizes[i]])) {
+			i++
+		}
+		size := sizes[i]
+		args := r.args[:0]
+		for _, row := range rows[:size] {
+			for _, v := range row {
+				args = append(args, driver.NamedValue{Ordinal: len(args) + 1, Value: v})
+			}
+		}
+		_, err := r.execArgs(context.Background(), r.inserts[i], 1, args)
+		clear(args) // the values are the callers'
+		r.args = args
+		switch {
+		case codeOf(err) == codeConstraint:
+			return store.ErrDuplicate
+		case err != nil:
+			return err
+		}
+		rows = rows[size:]
+	}
+	return nil
+}
+
+// heavy reports whether rows hold more than one statement should copy.
+func heavy(rows []*row) bool {
+	size := 0
+	for _, row := range rows {
+		for _, v := range row[len(row)-2:] { // header and body
+			b, _ := v.([]byte)
+			size += len(b)
+		}
+	}
+	return size > 1<<20
+}
+
 // insert writes the outcome. It holds: an attempt ends only with the fence that
 // was checked, and no second outcome is written.
 func (e *ending) insert(r *raw) (*store.Outcome, error) {
+	o, line, err := e.row(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.insertRows([]*row{line}); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// row makes the outcome and its row, and deletes what that takes the place of.
+func (e *ending) row(r *raw) (*store.Outcome, *row, error) {
 	key := e.gate.Key
 	if e.fence != 0 {
 		n, err := r.exec("DELETE FROM unavez_attempt WHERE key = ?1 AND fence = ?2", key[:], e.fence)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if n == 0 {
-			return nil, store.ErrLeaseLost
+			return nil, nil, store.ErrLeaseLost
 		}
 		if _, err := r.exec("DELETE FROM unavez_step WHERE key = ?1", key[:]); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if e.stale {
 		if err := forget(r, key); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	o := &store.Outcome{
@@ -187,22 +270,14 @@ func (e *ending) insert(r *raw) (*store.Outcome, error) {
 	}
 	at, err := r.clock()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.At = instant(at)
-	const text = "INSERT INTO unavez_outcome (key, operation, state, attempt, at, expires, forgets, code, unreplayable, version, fingerprint, checksum, header, body)" +
-		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ON CONFLICT (key) DO NOTHING"
-	n, err := r.exec(text,
-		key[:], e.gate.Identity.Text(), int64(o.State), e.attempt, at, at+kept, at+remembered,
+	return o, &row{
+		key[:], e.gate.Identity.Text(), int64(o.State), e.attempt, at, at + kept, at + remembered,
 		int64(o.Result.Code), unreplayable, int64(o.Fingerprint.Version), bytesOf(o.Fingerprint.Sum), o.Checksum(key),
-		bytesOf(store.AppendHeader(nil, o.Result.Header)), bytesOf(o.Result.Body))
-	if err != nil {
-		return nil, err
-	}
-	if n == 0 {
-		return nil, store.ErrDuplicate
-	}
-	return o, nil
+		bytesOf(store.AppendHeader(nil, o.Result.Header)), bytesOf(o.Result.Body),
+	}, nil
 }
 
 // bytesOf is null for an empty blob, alike in every driver.

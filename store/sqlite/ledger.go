@@ -23,8 +23,10 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.Tx],
 	if l == nil {
 		return nil, store.Verdict{State: store.Processing}, nil
 	}
+	u.expect()
 	f, err := s.find(ctx, gate.Key)
 	if err != nil || !f.open(gate.From) {
+		u.unexpect()
 		l.release()
 		if err != nil {
 			return nil, store.Verdict{}, err
@@ -47,6 +49,7 @@ func (s *Store) open(ctx context.Context, u *unit, l *lock, e ending) (store.Txn
 	u.locks = []*lock{l}
 	tx, err := s.db.BeginTx(&opening{Context: ctx, unit: u}, nil)
 	if err != nil {
+		u.unexpect()
 		u.unlock()
 		return nil, err
 	}
@@ -82,10 +85,15 @@ func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error)
 	t.ending.end = end
 	var made *store.Outcome
 	u.finish = func(r *raw) (err error) {
-		if end.Unwritten && u.written() {
-			return store.ErrWrote
+		if end.Unwritten {
+			if u.written() {
+				return store.ErrWrote
+			}
+			if err := u.unwrite(); err != nil {
+				return err
+			}
 		}
-		made, err = t.ending.insert(r)
+		made, u.outcome, err = t.ending.row(r)
 		return err
 	}
 	if err := u.commit(ctx); err != nil {
@@ -267,7 +275,7 @@ func (u *unit) insert(ctx context.Context, e *ending) (made *store.Outcome, err 
 	defer u.leave()
 	if e.end.Unwritten && u.written() {
 		err = store.ErrWrote
-	} else if err = u.note(text{}); err == nil {
+	} else if err = u.note(text{}, false); err == nil {
 		made, err = e.insert(u.w.raw)
 	}
 	if err == nil {

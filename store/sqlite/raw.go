@@ -18,6 +18,9 @@ type raw struct {
 	tick   int64
 	broken bool
 
+	inserts [4]string           // texts of insertRows
+	args    []driver.NamedValue // for insertRows, empty between its calls
+
 	now  int64 // what the database's clock said
 	read time.Time
 }

@@ -15,6 +15,7 @@ type text struct {
 	ends       bool   // begins or ends a transaction; refused everywhere
 	reads      bool   // cannot write
 	with       bool   // one statement that begins with WITH: a reader tells
+	counts     bool   // one INSERT, UPDATE, DELETE or REPLACE: run by Exec, it tells how many rows it changed
 	schema     bool   // may change the schema
 	savepoint  bool   // sets or ends savepoints
 	bare       bool   // one statement that must run outside a transaction
@@ -41,7 +42,7 @@ func parse(sql string) text {
 		}
 	}
 	if t.statements > 1 {
-		t.bare, t.with = false, false
+		t.bare, t.with, t.counts = false, false, false
 	}
 	return t
 }
@@ -107,6 +108,8 @@ func (t *text) add(words []string) {
 		t.refuse(fmt.Errorf("sqlite store: %s is not for a transaction: nothing was run", word(0)))
 	case "CREATE", "DROP", "ALTER", "ANALYZE": // ANALYZE writes tables of the schema, uncounted
 		t.reads, t.schema = false, true
+	case "INSERT", "UPDATE", "DELETE", "REPLACE":
+		t.reads, t.counts = false, true
 	default:
 		t.reads = false
 	}

@@ -11,8 +11,17 @@ import (
 func (u *unit) expect() {
 	u.w.mu.Lock()
 	defer u.w.mu.Unlock()
-	u.opening = true
-	u.w.opening++
+	if !u.opening {
+		u.opening = true
+		u.w.opening++
+	}
+}
+
+// unexpect takes it back: the unit will not come.
+func (u *unit) unexpect() {
+	u.w.mu.Lock()
+	defer u.w.mu.Unlock()
+	u.forgo()
 }
 
 // forgo takes back expect. The caller holds mu.

@@ -62,9 +62,12 @@ type unit struct {
 	group   *group
 	open    []*rows
 	saved   bool  // its savepoint is set
-	writes  bool  // a statement that may write has run
+	writes  bool  // a statement that may write has run, and changes was read before it
 	changes int64 // of the connection before that
+	wrote   bool  // a statement has changed rows
+	unsure  bool  // one has changed none, by its own account, which leaves out what triggers of a view do
 	schema  bool  // it has changed the schema
+	outcome *row  // what it adds to its group's ledger
 }
 
 func (w *writer) unit(kind unitKind) *unit {
@@ -236,6 +239,9 @@ func (u *unit) release() (*group, error) {
 	u.stop(nil)
 	g := u.group
 	g.units++
+	if u.outcome != nil {
+		g.outcomes = append(g.outcomes, u.outcome)
+	}
 	if u.kind == unitOwn {
 		u.w.use.unlock()
 		u.w.flush()
@@ -300,8 +306,9 @@ func (u *unit) abandon() {
 }
 
 // note is called before a statement: it keeps what is needed to tell later
-// whether the unit has written.
-func (u *unit) note(t text) error {
+// whether the unit has written. With counted the statement's result tells, and
+// goes to count.
+func (u *unit) note(t text, counted bool) error {
 	if t.reads {
 		return nil
 	}
@@ -311,7 +318,7 @@ func (u *unit) note(t text) error {
 		}
 	}
 	u.schema = u.schema || t.schema
-	if u.writes {
+	if u.writes || u.wrote || counted {
 		return nil
 	}
 	n, err := u.w.raw.number("SELECT total_changes()")
@@ -322,25 +329,51 @@ func (u *unit) note(t text) error {
 	return nil
 }
 
+// count is called after a statement whose result tells what it has changed.
+func (u *unit) count(result driver.Result) {
+	n, err := result.RowsAffected()
+	u.wrote = u.wrote || n != 0 || err != nil
+	u.unsure = true
+}
+
 // written reports whether the unit has changed anything. A statement that
-// changed no row has not; a change of the schema has.
+// changed no row has not; a change of the schema has. What unsure stands for is
+// for unwrite.
 func (u *unit) written() bool {
-	if !u.writes {
-		return false
-	}
-	if u.schema {
+	switch {
+	case u.wrote, u.schema:
 		return true
+	case !u.writes:
+		return false
 	}
 	n, err := u.w.raw.number("SELECT total_changes()")
 	return err != nil || n != u.changes
 }
 
+// unwrite undoes what a unit that has written nothing may have written all the
+// same, by a trigger instead of a change of a view.
+func (u *unit) unwrite() error {
+	if !u.unsure {
+		return nil
+	}
+	if u.saved {
+		_, err := u.w.raw.exec("ROLLBACK TO " + savepoint)
+		return err
+	}
+	// The first of its group: nothing stands before it.
+	if _, err := u.w.raw.exec("ROLLBACK"); err != nil {
+		return err
+	}
+	_, err := u.w.raw.exec("BEGIN IMMEDIATE")
+	return err
+}
+
 // ready is called before a statement of the caller.
-func (u *unit) ready(t text) error {
+func (u *unit) ready(t text, counted bool) error {
 	if err := u.w.c.failing("statement"); err != nil {
 		return err
 	}
-	return u.note(t)
+	return u.note(t, counted)
 }
 
 // exec runs a statement of the caller in the unit.
@@ -351,7 +384,8 @@ func (u *unit) exec(ctx context.Context, sql string, t text, args []driver.Named
 		return nil, err
 	}
 	defer u.leave()
-	if err := u.ready(t); err != nil {
+	counted := t.counts && u.kind == unitHandler
+	if err := u.ready(t, counted); err != nil {
 		return nil, u.failed(err)
 	}
 	// No statement of a unit sees a context that ends: interrupted, it would
@@ -359,6 +393,9 @@ func (u *unit) exec(ctx context.Context, sql string, t text, args []driver.Named
 	result, err := u.w.raw.execArgs(context.Background(), sql, t.statements, args)
 	if err != nil {
 		return nil, u.failed(err)
+	}
+	if counted {
+		u.count(result)
 	}
 	return result, nil
 }
@@ -375,7 +412,7 @@ func (u *unit) query(ctx context.Context, sql string, t text, args []driver.Name
 		return nil, err
 	}
 	defer u.leave()
-	if err := u.ready(t); err != nil {
+	if err := u.ready(t, false); err != nil {
 		return nil, u.failed(err)
 	}
 	inner, p, err := u.w.raw.queryArgs(context.Background(), sql, args)

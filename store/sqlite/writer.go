@@ -26,6 +26,7 @@ type writer struct {
 	holder  *unit   // has the turn
 	waiting []*unit // for the turn, first come first served
 	opening int     // units whose handler has run no statement yet
+	last    int     // units of the last group that was committed
 
 	use   baton
 	raw   *raw
@@ -40,10 +41,11 @@ type stats struct{ commits, units, taken int64 }
 
 // group is what one COMMIT makes durable.
 type group struct {
-	done  chan struct{} // closed when err is final
-	err   error
-	units int // released, waiting for the commit
-	began time.Time
+	done     chan struct{} // closed when err is final
+	err      error
+	units    int    // released, waiting for the commit
+	outcomes []*row // of those, inserted before the commit
+	began    time.Time
 }
 
 func (w *writer) init(c *connector) {
@@ -144,9 +146,10 @@ func (w *writer) pass(u *unit) {
 	w.use.unlock()
 	if !full {
 		// Whoever is about to come may come before the sync, if it takes no
-		// more than letting them run.
-		for range 2 {
-			if g == nil || !w.expects() {
+		// more than letting them run: those that the last commit has set free
+		// have not even said so yet.
+		for i := range 4 {
+			if g == nil || !w.expects(i == 0) {
 				break
 			}
 			runtime.Gosched()
@@ -159,11 +162,12 @@ func (w *writer) pass(u *unit) {
 	w.hand(u, true)
 }
 
-// expects reports whether nobody waits and someone has yet to run its first statement.
-func (w *writer) expects() bool {
+// expects reports whether nobody waits and someone may come: who has yet to run
+// its first statement, or else, with others, the callers of the last group.
+func (w *writer) expects(others bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.waiting) == 0 && w.opening > 0
+	return len(w.waiting) == 0 && (w.opening > 0 || others && w.last > 1)
 }
 
 // hand gives u's turn to the next who waits. With free it gives the turn up
@@ -215,6 +219,10 @@ func (w *writer) flush() {
 // ErrCommitUnknown.
 func (w *writer) commit(g *group) error {
 	w.alone = max(0, w.alone-1)
+	if err := w.record(g); err != nil {
+		w.rollback()
+		return err
+	}
 	err := w.c.failing("commit")
 	if err == nil {
 		_, err = w.raw.exec("COMMIT")
@@ -225,6 +233,9 @@ func (w *writer) commit(g *group) error {
 	if err == nil {
 		w.stats.commits++
 		w.stats.units += int64(g.units)
+		w.mu.Lock()
+		w.last = g.units
+		w.mu.Unlock()
 		return nil
 	}
 	w.rollback()
@@ -242,6 +253,19 @@ func (w *writer) commit(g *group) error {
 		w.drop()
 		return &fault{kind: store.ErrCommitUnknown, text: "commit failed", cause: err}
 	}
+}
+
+// record inserts the outcomes of a group, all in as few statements as can be.
+// Each operation's lock is held by its unit, so nobody asks for one of them
+// before the commit. A row that another worker has written past that lock fails
+// the group: its units then come singly, and the next time it fails alone.
+func (w *writer) record(g *group) error {
+	err := w.raw.insertRows(g.outcomes)
+	if err == nil || g.units == 1 || dooms(err) {
+		return classify(err)
+	}
+	w.alone = 256
+	return unavailable("group was rolled back: the outcome of one of its units could not be written", err)
 }
 
 // rollback ends the connection's transaction, if there is one.
