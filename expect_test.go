@@ -3,7 +3,10 @@ package unavez_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/store"
@@ -82,5 +85,82 @@ func TestAReadAheadOfTheGateComparesThePayload(t *testing.T) {
 	_, err := engine.Do(t.Context(), op, writes("order", &runs))
 	if wantCode(t, err, unavez.CodeMismatch); s.looks != looks+1 || runs.get("order") != 1 {
 		t.Errorf("%d reads, run %d times", s.looks-looks, runs.get("order"))
+	}
+}
+
+func TestABurstOfRepeatsOfWhatIsDoneGetsTheAnswerByOneRead(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(context.Context, *unavez.Engine[Tx], unavez.Operation, *counter) (unavez.Outcome, error){
+		"transaction mode": func(ctx context.Context, e *unavez.Engine[Tx], op unavez.Operation, runs *counter) (unavez.Outcome, error) {
+			return e.Do(ctx, op, writes("order", runs))
+		},
+		"lease mode": func(ctx context.Context, e *unavez.Engine[Tx], op unavez.Operation, runs *counter) (unavez.Outcome, error) {
+			return e.Lease(ctx, op, func(context.Context, *unavez.Attempt) (unavez.Result, error) { return answer(runs.add("order")), nil }, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore()
+				var runs, gates counter
+				if _, err := run(t.Context(), newEngine(t, s, nil), operation("4711"), &runs); err != nil {
+					t.Fatal(err)
+				}
+				s.set(func(step string) error {
+					if step == "before begin" || step == "before claim" {
+						gates.add("gate")
+						<-time.After(20 * time.Millisecond) // the others come meanwhile
+					}
+					return nil
+				})
+				cold := newEngine(t, s, &unavez.Options{CacheSize: -1})
+				var burst sync.WaitGroup
+				for i := range 32 {
+					burst.Go(func() {
+						out, err := run(t.Context(), cold, operation("4711"), &runs)
+						if err != nil || !out.Replayed || string(out.Result.Body) != `{"run":1}` {
+							t.Errorf("repeat %d: %+v, %v", i, out, err)
+						}
+					})
+				}
+				burst.Wait()
+				if gates.get("gate") != 1 || runs.get("order") != 1 {
+					t.Errorf("%d gates, %d runs", gates.get("gate"), runs.get("order"))
+				}
+				// Of what runs, a duplicate is told at once.
+				_, err := cold.Do(t.Context(), operation("4712"), func(context.Context, Tx) (unavez.Result, error) {
+					began := time.Now()
+					_, err := run(t.Context(), cold, operation("4712"), &runs)
+					if wantCode(t, err, unavez.CodeInFlight); time.Since(began) != 0 {
+						t.Errorf("told after %v", time.Since(began))
+					}
+					return answer(1), nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				// And while a gate hangs, soon.
+				s.set(func(step string) error {
+					if step == "before begin" {
+						<-time.After(5 * time.Second)
+					}
+					return nil
+				})
+				hanging := make(chan error, 1)
+				go func() {
+					_, err := cold.Do(t.Context(), operation("4713"), writes("hanging", &runs))
+					hanging <- err
+				}()
+				synctest.Wait()
+				began := time.Now()
+				_, err = run(t.Context(), cold, operation("4713"), &runs)
+				if wantCode(t, err, unavez.CodeInFlight); time.Since(began) > 300*time.Millisecond {
+					t.Errorf("told after %v", time.Since(began))
+				}
+				if err := <-hanging; err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }

@@ -16,6 +16,10 @@ const (
 	pollLimit = 5 * time.Second // of one read
 )
 
+// gateWait is how long a duplicate waits for the verdict of a gate that is under
+// way, so that a burst of repeats of what is done gets the answer.
+const gateWait = pollLast
+
 // flight is one operation that runs now, here or at another worker. Its fields
 // are guarded by the table's mutex, outcome until done is closed.
 type flight struct {
@@ -27,6 +31,8 @@ type flight struct {
 	until       time.Time // end of the lease in lease mode, else zero
 	fence       int64     // of the attempt in lease mode; only its runner looks
 	outcome     *Outcome  // what it ended with, nil when nothing was committed
+	working     bool      // begun is closed
+	begun       chan struct{}
 	done        chan struct{}
 }
 
@@ -106,9 +112,35 @@ func (t *flights) enter(key store.Key, fp Fingerprint) (f *flight, mine bool) {
 	if f, ok := t.byKey[key]; ok {
 		return f, false
 	}
-	f = &flight{fingerprint: fp, known: true, started: time.Now(), done: make(chan struct{})}
+	f = &flight{fingerprint: fp, known: true, started: time.Now(), begun: make(chan struct{}), done: make(chan struct{})}
 	t.byKey[key] = f
 	return f, true
+}
+
+// begins notes that the gate of a flight has let its work begin.
+func (t *flights) begins(f *flight) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !f.working {
+		f.working = true
+		close(f.begun)
+	}
+}
+
+// found waits while a flight is at its gate, and gives the outcome that it has
+// found there, if it has.
+func (t *flights) found(ctx context.Context, f *flight) *Outcome {
+	timer := time.NewTimer(gateWait)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+		return f.outcome
+	case <-f.begun:
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-t.stop:
+	}
+	return nil
 }
 
 // end takes a flight out of the table and wakes everybody who waits for it.
@@ -144,6 +176,10 @@ func (t *flights) sent(key store.Key, f *flight, retryAfter time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.remote, f.known = true, false
+	if !f.working {
+		f.working = true
+		close(f.begun)
+	}
 	f.until = time.Now().Add(retryAfter)
 	t.remote[key] = f
 	if t.closed {

@@ -68,6 +68,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 		}
 		return c.found(verdict)
 	}
+	e.flights.begins(f)
 	a.fast = fast
 	f.fence = a.Fence()
 	e.flights.leased(f, a.validUntil())

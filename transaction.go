@@ -31,6 +31,8 @@ func (e *Engine[Tx]) once(ctx context.Context, c *call, run func(context.Context
 			if !f.remote {
 				return out, err
 			}
+		} else if found := e.flights.found(ctx, f); found != nil {
+			return e.replay(c, found, true)
 		}
 		mismatch, retryAfter := e.flights.look(c, f)
 		if mismatch {
@@ -110,13 +112,13 @@ func (e *Engine[Tx]) Do(ctx context.Context, op Operation, fn func(ctx context.C
 		return Outcome{}, err
 	}
 	defer e.flights.leave()
-	return e.once(ctx, c, func(ctx context.Context, _ *flight) (*Outcome, error) {
-		return e.transact(ctx, c, fn)
+	return e.once(ctx, c, func(ctx context.Context, f *flight) (*Outcome, error) {
+		return e.transact(ctx, c, f, fn)
 	})
 }
 
 // transact is transaction mode: gate, work, outcome and commit.
-func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
+func (e *Engine[Tx]) transact(ctx context.Context, c *call, f *flight, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
 	if found, err := e.expected(ctx, c); found != nil || err != nil {
 		return found, err
 	}
@@ -133,6 +135,7 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, fn func(context.Cont
 	if txn == nil {
 		return c.found(verdict)
 	}
+	e.flights.begins(f)
 	defer rollback(ctx, txn) // does nothing once the transaction has ended
 
 	if c.op.Detached {
@@ -272,6 +275,7 @@ func (e *Engine[Tx]) Join(ctx context.Context, tx Tx, op Operation, fn func(ctx 
 		}
 		return Outcome{}, c.fail(CodeInFlight, retryAfter, nil)
 	}
+	e.flights.begins(f)
 	defer e.flights.end(c.gate.Key, f, nil) // not the outcome: the caller has not committed yet
 	out, err := e.joined(ctx, c, tx, fn)
 	if err != nil {
