@@ -123,6 +123,14 @@ func stormed(do keyed, length time.Duration) float64 {
 	return float64(n) / took.Seconds()
 }
 
+// busy is work of so long that is done elsewhere.
+func busy(work time.Duration) {
+	if work > 0 {
+		timer := time.NewTimer(work)
+		<-timer.C
+	}
+}
+
 // conflicting is the protocol as it is often written: the claim first.
 func conflicting(pool *pgxpool.Pool) keyed {
 	return func(ctx context.Context, key string, work time.Duration) error {
@@ -135,9 +143,7 @@ func conflicting(pool *pgxpool.Pool) keyed {
 				var response []byte
 				return tx.QueryRow(ctx, "SELECT response FROM bench_claims WHERE key = $1", key).Scan(&response)
 			}
-			if work > 0 {
-				<-time.After(work)
-			}
+			busy(work)
 			if err := order(ctx, tx); err != nil {
 				return err
 			}
@@ -153,9 +159,7 @@ func through(engines []*unavez.Engine[pgx.Tx]) keyed {
 	return func(ctx context.Context, key string, work time.Duration) error {
 		engine := engines[int(turn.Add(1))%len(engines)]
 		_, err := engine.Do(ctx, unavez.Operation{Effect: "bench", Key: []string{key}}, func(ctx context.Context, tx pgx.Tx) (unavez.Result, error) {
-			if work > 0 {
-				<-time.After(work)
-			}
+			busy(work)
 			return unavez.Result{Code: 201, Body: answer}, order(ctx, tx)
 		})
 		if unavez.CodeOf(err) == unavez.CodeInFlight {
