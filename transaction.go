@@ -123,10 +123,25 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, f *flight, fn func(c
 		return found, err
 	}
 	gate := c.gate
-	txn, verdict, err := e.ledger.Begin(ctx, gate)
+	gate.Eager = c.op.OwnsRetries // whose handler must not begin before it is known whether this is a retry
+	out, err := e.transactOnce(ctx, c, gate, fn)
+	if errors.Is(err, errAgain) {
+		gate.Eager = true
+		out, err = e.transactOnce(ctx, c, gate, fn)
+	}
+	return out, err
+}
+
+// errAgain: what a gate that went with the handler's first statement found was
+// over by the time it was read, as the rows of an operation that is forgotten.
+var errAgain = errors.New("found by the gate, and gone")
+
+// transactOnce is one transaction.
+func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, gate store.Gate, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
+	txn, verdict, err := e.gated(ctx, gate)
 	if err == nil && txn == nil && c.mayTakeOver(verdict) {
 		gate.From = verdict.Attempt.Fence
-		txn, verdict, err = e.ledger.Begin(ctx, gate)
+		txn, verdict, err = e.gated(ctx, gate)
 	}
 	if err != nil {
 		return nil, c.storeError(err)
@@ -144,7 +159,10 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, f *flight, fn func(c
 	limit := time.Now().Add(c.op.Limit)
 	work, cancel := context.WithDeadline(ctx, limit)
 	defer cancel()
-	result, err := fn(work, txn.Tx())
+	result, refused, err := handled(work, txn, fn)
+	if refused || errors.Is(err, store.ErrRefused) {
+		return e.turnedAway(ctx, c, txn)
+	}
 	if !time.Now().Before(limit) { // by the clock: after a pause the context's timer may not have fired yet
 		return nil, c.fail(CodeLimit, time.Second, err)
 	}
@@ -162,6 +180,54 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, f *flight, fn func(c
 		return nil, err
 	}
 	return e.commit(ctx, c, txn, store.End{State: store.Completed, Result: result})
+}
+
+// gated begins a transaction, for no longer than one may take: a database that
+// is there and does not answer must not hold the caller.
+func (e *Engine[Tx]) gated(ctx context.Context, gate store.Gate) (store.Txn[Tx], store.Verdict, error) {
+	limited, cancel := context.WithTimeout(ctx, gate.Limit)
+	defer cancel()
+	return e.ledger.Begin(limited, gate)
+}
+
+// handled runs the handler, and reports whether the gate refused it, where that
+// went with its first statement. Then it does not matter what the handler makes
+// of that: an error, a result, or a panic.
+func handled[Tx any](ctx context.Context, txn store.Txn[Tx], fn func(context.Context, Tx) (Result, error)) (result Result, refused bool, err error) {
+	late, ok := txn.(store.Late)
+	if !ok {
+		result, err = fn(ctx, txn.Tx())
+		return result, false, err
+	}
+	defer func() {
+		if refused = late.Refused(); refused {
+			_ = recover() // of what its own statement failing led to
+		}
+	}()
+	result, err = fn(ctx, txn.Tx())
+	return result, false, err
+}
+
+// turnedAway is the answer to an operation whose gate went with the handler's first
+// statement and said no.
+func (e *Engine[Tx]) turnedAway(ctx context.Context, c *call, txn store.Txn[Tx]) (*Outcome, error) {
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	var verdict store.Verdict
+	var err error
+	if late, ok := txn.(store.Late); ok {
+		verdict, err = late.Verdict(record)
+	} else { // wrapped by somebody who does not know of it
+		rollback(ctx, txn)
+		verdict, err = e.ledger.Settle(record, c.gate.Key)
+	}
+	switch {
+	case err != nil:
+		return nil, c.storeError(err)
+	case verdict.State == store.Free:
+		return nil, c.fail(CodeUnavailable, time.Second, errAgain)
+	}
+	return c.found(verdict)
 }
 
 // takenBack reports whether a handler's error is the store's own word that the
@@ -199,6 +265,8 @@ func (e *Engine[Tx]) commit(ctx context.Context, c *call, txn store.Txn[Tx], end
 		return out, nil
 	case errors.Is(err, store.ErrWrote):
 		return nil, err
+	case errors.Is(err, store.ErrRefused):
+		return e.turnedAway(ctx, c, txn)
 	case errors.Is(err, store.ErrDuplicate):
 		verdict, lookErr := e.ledger.Look(record, c.gate.Key)
 		if lookErr != nil {

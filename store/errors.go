@@ -18,6 +18,9 @@ var (
 	// ErrForeignCommit: the handler ended the engine's transaction itself;
 	// nothing was committed.
 	ErrForeignCommit = errors.New("handler ended the engine's transaction: leave Commit and Rollback to the engine")
+	// ErrRefused: the operation may not run; a handler's statement gets this
+	// where the gate goes with it, and the engine answers what was found.
+	ErrRefused = errors.New("operation has ended, runs elsewhere or waits: nothing was done, return this error")
 	// ErrLimit: the work was over its time limit; rolled back.
 	ErrLimit = errors.New("over the time limit of the transaction")
 	// ErrCommitUnknown: the commit was sent and its answer was lost. Ask Settle.

@@ -17,6 +17,9 @@ type Gate struct {
 	// From, when not 0, allows taking over an attempt at rest (unknown,
 	// retryable and due, parked) that still has exactly this fence.
 	From int64
+	// Eager wants the verdict before Begin returns, also where the store could
+	// let the gate go with the handler's first statement; see [Late].
+	Eager bool
 	// Limit bounds the transaction, from Begin to Commit.
 	Limit time.Duration
 	// Retention is how long the result is kept, from the outcome's time.

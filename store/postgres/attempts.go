@@ -15,7 +15,7 @@ import (
 func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, store.Verdict, error) {
 	const text = "SELECT * FROM unavez.claim($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.int8, $4::pg_catalog.int8," +
 		" $5::pg_catalog.text, $6::pg_catalog.int4, $7::pg_catalog.bytea, $8::pg_catalog.text, $9::pg_catalog.text)"
-	f := &found{}
+	f, saw := &found{}, s.look()
 	err := s.committing(ctx, text, []any{
 		uuid(claim.Key), claim.Key.Hash64(), claim.From, microseconds(claim.Lease), claim.Identity.Text(),
 		int32(claim.Fingerprint.Version), blob(claim.Fingerprint.Sum), claim.DerivedKey, claim.Origin,
@@ -23,7 +23,9 @@ func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, s
 	if err != nil {
 		return nil, store.Verdict{}, err
 	}
-	s.witness(ctx, value(f.incarnation))
+	if f.incarnation != nil {
+		s.witness(ctx, f.saw(saw))
+	}
 	v, err := f.verdict(claim.Key)
 	if err != nil || !f.granted {
 		return nil, v, err
@@ -47,10 +49,15 @@ func (s *Store) committing(ctx context.Context, text string, args []any, dest ..
 		return acquiring(err)
 	}
 	defer conn.Release()
-	if err := conn.QueryRow(ctx, text, args...).Scan(dest...); err != nil {
-		return lost(err)
+	if err := s.greet(ctx, conn.Conn()); err != nil {
+		return opening(ctx, err)
 	}
-	return nil
+	watch := watching(conn.Conn())
+	err = lost(conn.QueryRow(ctx, text, args...).Scan(dest...))
+	if warned := watch.stop(); err == nil {
+		err = warned
+	}
+	return err
 }
 
 // Renew extends a lease that still lives.

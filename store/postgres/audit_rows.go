@@ -69,7 +69,7 @@ func (l *layoutFound) faults() (all []string) {
 			fault("the ledger names slots of %s that do not exist", name)
 		}
 	}
-	ring(ringOutcome, outcomeSlots, l.slot, l.live)
+	ring(ringOutcome, outcomeSlots, l.slot, l.live&^(liveTable|liveAttempt))
 	ring(ringTombstone, tombstoneSlots, l.tombstoneSlot, l.tombstoneLive)
 	if len(l.states) > outcomeSlots+tombstoneSlots {
 		fault("unavez.slot has %d rows, want %d", len(l.states), outcomeSlots+tombstoneSlots)

@@ -22,12 +22,16 @@ const (
 	stateConflict  = "UV005"
 	stateLimit     = "UV006"
 	stateRing      = "UV007"
+	stateInFlight  = "UV008" // this one and the next two only ahead of a handler's statement
+	stateKnown     = "UV009"
+	stateSlots     = "UV010"
 )
 
 // SQLSTATEs of PostgreSQL that matter here:
 // https://www.postgresql.org/docs/current/errcodes-appendix.html
 const (
 	stateProtocol           = "08P01" // PgBouncer, of a parameter that it does not know
+	stateOtherResult        = "0A000" // of a prepared statement, among others
 	stateUniqueViolation    = "23505"
 	stateReadOnly           = "25006"
 	stateRecovery           = "55000" // pg_current_wal_insert_lsn on a standby
@@ -137,8 +141,8 @@ func classifyState(pg *pgconn.PgError, err error) error {
 			return &fault{nil, "pooler refuses a parameter of the connection: take it out of the URL (limits are set in each transaction), or name it in PgBouncer's ignore_startup_parameters", err}
 		}
 	case stateNoStatement, stateSameStatement:
-		if strings.Contains(pg.Message, "stmtcache_") { // of pgx; else it is the application's own
-			return &fault{store.ErrUnavailable, "a pooler loses prepared statements: connect with default_query_exec_mode=exec, or use PgBouncer 1.21 with max_prepared_statements", err}
+		if strings.Contains(pg.Message, "stmtcache_") || strings.Contains(pg.Message, statementPrefix) { // of pgx, of ours; else it is the application's own
+			return &fault{store.ErrUnavailable, "a pooler or a DEALLOCATE loses prepared statements: connect with default_query_exec_mode=exec, or use PgBouncer 1.21 with max_prepared_statements", err}
 		}
 	case statePrivilege:
 		return &fault{nil, "missing right: run unavez migrate as a member of unavez_migrate, and GRANT unavez_app TO the role that runs", err}

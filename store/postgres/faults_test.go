@@ -238,7 +238,7 @@ func TestGateThatWaitsTooLongIsUnavailable(t *testing.T) {
 	tx, err := d.admin.Begin(t.Context())
 	must(t, "begin", err)
 	defer tx.Rollback(context.Background()) //nolint:errcheck // it has ended by then
-	_, err = tx.Exec(t.Context(), "LOCK TABLE unavez.attempt IN ACCESS EXCLUSIVE MODE")
+	_, err = tx.Exec(t.Context(), "LOCK TABLE unavez.ledger IN ACCESS EXCLUSIVE MODE")
 	must(t, "lock", err)
 	gate := gateOf("waits")
 	gate.Limit = 200 * time.Millisecond

@@ -14,6 +14,7 @@ type found struct {
 	granted, stale, lapsed   bool
 	attempt                  *int64
 	incarnation              *int64
+	position                 *string
 	durability               *string
 	operation                *string
 	number                   *int64
@@ -30,11 +31,17 @@ type found struct {
 // columns are the destinations of the row, in its order.
 func (f *found) columns() []any {
 	return []any{
-		&f.state, &f.at, &f.granted, &f.stale, &f.lapsed, &f.attempt, &f.incarnation, &f.durability,
+		&f.state, &f.at, &f.granted, &f.stale, &f.lapsed, &f.attempt, &f.incarnation, &f.position, &f.durability,
 		&f.operation, &f.number, &f.version, &f.fingerprint, &f.expires,
 		&f.ended, &f.code, &f.unreplayable, &f.header, &f.body, &f.checksum,
 		&f.due, &f.created, &f.changed, &f.derived, &f.origin, &f.because,
 	}
+}
+
+// saw completes a sight by what the statement found.
+func (f *found) saw(before sight) sight {
+	before.number, before.position = value(f.incarnation), place(value(f.position))
+	return before
 }
 
 // verdict is what a gate answers.

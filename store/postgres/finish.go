@@ -6,31 +6,29 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// finishText inserts the outcome.
-const (
-	finishText = "SELECT " + finishCall
-	finishCall = "unavez.finish($1::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.bool, $4::pg_catalog.int8, $5::pg_catalog.bool," +
-		" $6::pg_catalog.text, $7::pg_catalog.int8, $8::pg_catalog.int8, $9::pg_catalog.int8, $10::pg_catalog.text, $11::pg_catalog.int2, $12::pg_catalog.int8," +
-		" $13::pg_catalog.int8, $14::pg_catalog.bool, $15::pg_catalog.int4, $16::pg_catalog.bytea, $17::pg_catalog.bytea, $18::pg_catalog.bytea, $19::pg_catalog.bytea)"
-)
+// finishText inserts the outcome; see unavez.finish.
+const finishText = "SELECT unavez.finish($1::pg_catalog.uuid, $2::pg_catalog.timestamptz, $3::pg_catalog.bool, $4::pg_catalog.int8, $5::pg_catalog.bool," +
+	" $6::pg_catalog.text, $7::pg_catalog.int8, $8::pg_catalog.int8, $9::pg_catalog.int8, $10::pg_catalog.text, $11::pg_catalog.int2, $12::pg_catalog.int8," +
+	" $13::pg_catalog.int8, $14::pg_catalog.bool, $15::pg_catalog.int4, $16::pg_catalog.bytea, $17::pg_catalog.bytea, $18::pg_catalog.bytea, $19::pg_catalog.bytea)"
 
 // insertText is finish as a plain INSERT into the slot that was current at the
-// gate. Its conditions are the checks of unavez.finish, and the slot's still
-// being current: where one does not hold nothing is inserted, and the function
-// is called, which raises or writes elsewhere. The statement's snapshot is taken
-// after its lock on the slot; see there.
+// gate, for a first attempt that completed. Its conditions are the checks of
+// unavez.finish, and the slot's still being current. Where one does not hold the
+// function is called, which raises or writes elsewhere, and no row comes back.
+// The statement's snapshot is taken after its lock on the slot; see there.
 func insertText(slot int32) string {
-	return fmt.Sprintf("WITH put AS (INSERT INTO unavez.outcome_%d (key, ended, expires, forgets, code, attempt, version, state, unreplayable, operation, fingerprint, checksum, header, body)"+
-		" SELECT $1::pg_catalog.uuid, n.at, n.at OPERATOR(pg_catalog.+) ($8::pg_catalog.int8 OPERATOR(pg_catalog.*) interval '1 microsecond'),"+
-		" n.at OPERATOR(pg_catalog.+) (($8::pg_catalog.int8 OPERATOR(pg_catalog.+) $9::pg_catalog.int8) OPERATOR(pg_catalog.*) interval '1 microsecond'),"+
-		" $13::pg_catalog.int8, $12::pg_catalog.int8, $15::pg_catalog.int4, $11::pg_catalog.int2, $14::pg_catalog.bool,"+
-		" $10::pg_catalog.text, $16::pg_catalog.bytea, $17::pg_catalog.bytea, $18::pg_catalog.bytea, $19::pg_catalog.bytea"+
-		" FROM unavez.ledger l, (SELECT pg_catalog.clock_timestamp() AS at OFFSET 0) n WHERE l.slot OPERATOR(pg_catalog.=) %d AND l.ring OPERATOR(pg_catalog.>=) $8::pg_catalog.int8"+
-		" AND pg_catalog.current_setting('unavez.tx', true) OPERATOR(pg_catalog.=) $2::pg_catalog.text"+
-		" AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) $6::pg_catalog.text"+
-		" AND ($7::pg_catalog.int8 IS NULL OR n.at OPERATOR(pg_catalog.<=) (pg_catalog.transaction_timestamp() OPERATOR(pg_catalog.+) ($7::pg_catalog.int8 OPERATOR(pg_catalog.*) interval '1 microsecond')))"+
-		" AND (NOT $3::pg_catalog.bool OR pg_catalog.pg_current_xact_id_if_assigned() IS NULL)"+
-		" RETURNING ended) SELECT coalesce((SELECT ended FROM put), "+finishCall+")", slot, slot)
+	const at = "pg_catalog.statement_timestamp()"
+	return fmt.Sprintf("INSERT INTO unavez.outcome_%[1]d (key, ended, expires, forgets, code, attempt, version, state, unreplayable, operation, fingerprint, checksum, header, body)"+
+		" SELECT $1::pg_catalog.uuid, "+at+", "+at+" OPERATOR(pg_catalog.+) ($5::pg_catalog.int8 OPERATOR(pg_catalog.*) interval '1 microsecond'),"+
+		" "+at+" OPERATOR(pg_catalog.+) (($5::pg_catalog.int8 OPERATOR(pg_catalog.+) $6::pg_catalog.int8) OPERATOR(pg_catalog.*) interval '1 microsecond'),"+
+		" $8::pg_catalog.int8, 1, $9::pg_catalog.int4, %[2]d, false, $7::pg_catalog.text, $10::pg_catalog.bytea, $11::pg_catalog.bytea, $12::pg_catalog.bytea, $13::pg_catalog.bytea"+
+		" FROM unavez.ledger l WHERE CASE WHEN l.slot OPERATOR(pg_catalog.=) %[1]d"+
+		" AND ($2::pg_catalog.timestamptz IS NULL OR pg_catalog.transaction_timestamp() OPERATOR(pg_catalog.=) $2::pg_catalog.timestamptz)"+
+		" AND ($3::pg_catalog.text IS NULL OR pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) $3::pg_catalog.text)"+
+		" AND ($4::pg_catalog.int8 IS NULL OR "+at+" OPERATOR(pg_catalog.<=) (pg_catalog.transaction_timestamp() OPERATOR(pg_catalog.+) ($4::pg_catalog.int8 OPERATOR(pg_catalog.*) interval '1 microsecond')))"+
+		" THEN true ELSE unavez.finish($1::pg_catalog.uuid, $2::pg_catalog.timestamptz, false, 0::pg_catalog.int8, false, $3::pg_catalog.text, $4::pg_catalog.int8,"+
+		" $5::pg_catalog.int8, $6::pg_catalog.int8, $7::pg_catalog.text, %[2]d::pg_catalog.int2, 1::pg_catalog.int8, $8::pg_catalog.int8, false, $9::pg_catalog.int4,"+
+		" $10::pg_catalog.bytea, $11::pg_catalog.bytea, $12::pg_catalog.bytea, $13::pg_catalog.bytea) IS NULL END RETURNING ended", slot, store.Completed)
 }
 
 // outcome is what is going to be stored, and the arguments that say so.

@@ -79,7 +79,8 @@ func TestOperatorSaysThatHistoryIsAnother(t *testing.T) {
 	w.OnIncarnation(func() { changes.Add(1) })
 	other.OnIncarnation(func() { others.Add(1) })
 	w.do(t, gateOf("before"), "before")
-	must(t, "NewIncarnation", w.NewIncarnation(t.Context()))
+	_, err := w.NewIncarnation(t.Context())
+	must(t, "NewIncarnation", err)
 	w.do(t, gateOf("after"), "after")
 	other.state(t, gateOf("after"), store.Completed)
 	if changes.Load() != 1 || others.Load() != 1 {

@@ -25,7 +25,7 @@ type asker func(ctx context.Context, text string, args ...any) scanner
 
 func join(ctx context.Context, ask asker, gate store.Gate) (store.Joined, store.Verdict, error) {
 	const text = "SELECT pg_catalog.transaction_timestamp(), pg_catalog.pg_backend_pid(), g.*" +
-		" FROM unavez.gate($1::pg_catalog.uuid, $2::pg_catalog.int8, false, NULL, NULL) g"
+		" FROM unavez.gate($1::pg_catalog.uuid, $2::pg_catalog.int8, false, NULL) g"
 	j := &joined{ask: ask, gate: gate}
 	f := &found{}
 	dest := append([]any{&j.started, &j.backend}, f.columns()...)

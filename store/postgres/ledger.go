@@ -11,11 +11,12 @@ import (
 )
 
 // gateText is the gate: key, lock or null, whether to wait for it, limit in
-// milliseconds or null, marker.
-const gateText = "SELECT * FROM unavez.gate($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.bool, $4::pg_catalog.int8, $5::pg_catalog.text)"
+// milliseconds or null. With it comes what its transaction is known by.
+const gateText = "SELECT pg_catalog.transaction_timestamp(), g.* FROM unavez.gate($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.bool, $4::pg_catalog.int8) g"
 
 // Begin is one trip for an operation that is new: BEGIN, limits, lock and a look
-// whether anything is stored. What is stored is read under the same lock.
+// whether anything is stored. What is stored is read under the same lock. In the
+// lazy form it sends nothing.
 func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[pgx.Tx], store.Verdict, error) {
 	before, v, err := s.before(ctx, gate)
 	if err != nil || before != nil && !before.open(gate.From) {
@@ -25,14 +26,20 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[pgx.Tx], 
 	if err != nil {
 		return nil, store.Verdict{}, err
 	}
-	inner, v, err := t.unit.enter(ctx, before)
-	if inner == nil {
+	if s.lazy(gate) {
+		t.unit.ride.waits = true
+		return t, store.Verdict{State: store.Free}, nil
+	}
+	open, v, err := t.unit.enter(ctx, before)
+	if !open {
 		t.leave(ctx)
 		return nil, v, err
 	}
-	t.tx = &Tx{inner: inner, guard: t.guard}
 	return t, v, nil
 }
+
+// lazy reports whether the gate may wait for the handler's first statement.
+func (s *Store) lazy(gate store.Gate) bool { return s.opts.Lazy && !gate.Eager && gate.From == 0 }
 
 // acquire takes a connection for a transaction.
 func (s *Store) acquire(ctx context.Context, gate store.Gate) (*txn, error) {
@@ -44,7 +51,9 @@ func (s *Store) acquire(ctx context.Context, gate store.Gate) (*txn, error) {
 		conn.Release()
 		return nil, opening(ctx, err)
 	}
-	return &txn{unit: s.unit(conn.Conn(), gate), conn: conn, guard: &guard{}}, nil
+	t := &txn{unit: s.unit(conn.Conn(), gate), conn: conn, guard: &guard{}}
+	t.tx = &Tx{unit: t.unit, guard: t.guard}
+	return t, nil
 }
 
 // acquiring says what it means that no connection was had: nothing was begun.
@@ -61,12 +70,10 @@ func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store
 	if err != nil {
 		return nil, err
 	}
-	inner, err := t.unit.resume(ctx, fence)
-	if err != nil {
+	if err := t.unit.resume(ctx, fence); err != nil {
 		t.leave(ctx)
 		return nil, err
 	}
-	t.tx = &Tx{inner: inner, guard: t.guard}
 	return t, nil
 }
 
@@ -78,7 +85,22 @@ type txn struct {
 	guard *guard
 }
 
-var _ store.Txn[pgx.Tx] = (*txn)(nil)
+var (
+	_ store.Txn[pgx.Tx] = (*txn)(nil)
+	_ store.Late        = (*txn)(nil)
+)
+
+// Refused implements store.Late.
+func (t *txn) Refused() bool { return t.unit.ride.refused.Load() }
+
+// Verdict implements store.Late.
+func (t *txn) Verdict(ctx context.Context) (store.Verdict, error) {
+	if t.guard.done.Load() {
+		return t.unit.s.Look(ctx, t.unit.gate.Key)
+	}
+	defer t.leave(ctx)
+	return t.unit.verdict(ctx)
+}
 
 // Tx is the handler's.
 func (t *txn) Tx() pgx.Tx { return t.tx }
@@ -93,6 +115,9 @@ func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error)
 		return nil, &fault{store.ErrForeignCommit, "refused and rolled back", nil}
 	}
 	o, err := t.unit.commit(ctx, end)
+	if errors.Is(err, store.ErrRefused) {
+		return nil, err // Verdict tells what was found
+	}
 	t.leave(ctx)
 	return o, t.unit.collided(ctx, err)
 }
@@ -122,14 +147,29 @@ func (s *Store) Look(ctx context.Context, key store.Key) (store.Verdict, error) 
 }
 
 // Settle asks on another connection than the one whose commit was lost: the
-// lock is granted when that transaction is over.
+// lock is granted when that transaction is over. Where commits wait for standbys
+// an outcome counts once they have it.
 func (s *Store) Settle(ctx context.Context, key store.Key) (store.Verdict, error) {
-	f := &found{}
-	if err := s.row(ctx, gateText, []any{uuid(key), key.Hash64(), false, nil, nil}, f.columns()...); err != nil {
-		return store.Verdict{}, err
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return store.Verdict{}, acquiring(err)
 	}
-	s.witness(ctx, value(f.incarnation))
-	return f.verdict(key)
+	defer conn.Release()
+	if err := s.greet(ctx, conn.Conn()); err != nil {
+		return store.Verdict{}, classify(err)
+	}
+	f, saw := &found{}, s.look()
+	if err := conn.QueryRow(ctx, gateText, uuid(key), key.Hash64(), false, nil).Scan(append([]any{nil}, f.columns()...)...); err != nil {
+		return store.Verdict{}, classify(err)
+	}
+	if f.incarnation != nil {
+		s.witness(ctx, f.saw(saw))
+	}
+	v, err := f.verdict(key)
+	if err != nil || !v.State.Final() {
+		return v, err
+	}
+	return v, s.durable(ctx, conn.Conn())
 }
 
 // Peek looks at who holds which lock instead of trying them, which would make

@@ -151,7 +151,8 @@ func set(ctx context.Context, tx pgx.Tx, settings Settings) error {
 	}
 	// The slot that was current before the ring was left is current again when
 	// it is taken up.
-	const text = "UPDATE unavez.ledger SET ring = $1, doubt = $3, slot = CASE WHEN $2 THEN -1 ELSE" +
+	// Above READ COMMITTED no gate may have to write down what is written to.
+	const text = "UPDATE unavez.ledger SET ring = $1, doubt = $3, live = CASE WHEN $2 THEN live | 48 ELSE live END, slot = CASE WHEN $2 THEN -1 ELSE" +
 		" (SELECT number FROM unavez.slot WHERE ring = 'outcome' AND state = 'current') END"
 	_, err := tx.Exec(ctx, text, microseconds(settings.Ring), settings.NoRing, microseconds(settings.Doubt))
 	return err

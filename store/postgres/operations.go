@@ -288,7 +288,7 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 	key := uuid(action.Key)
 	return lost(pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		f := &found{}
-		if err := tx.QueryRow(ctx, gateText, key, action.Key.Hash64(), false, nil, nil).Scan(f.columns()...); err != nil {
+		if err := tx.QueryRow(ctx, gateText, key, action.Key.Hash64(), false, nil).Scan(append([]any{nil}, f.columns()...)...); err != nil {
 			return err
 		}
 		v, err := f.verdict(action.Key)

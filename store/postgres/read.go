@@ -16,7 +16,14 @@ import (
 type layout struct {
 	slot            int32
 	live, tombstone int32
+	ring            int64 // the longest retention that goes into a slot, in microseconds
 }
+
+// The bits of live beside those of the slots.
+const (
+	liveTable   = 1 << 4 // outcome_table has been written to
+	liveAttempt = 1 << 5 // so has attempt
+)
 
 // covers reports whether a read of this layout has read everything that counts in another.
 func (l layout) covers(other layout) bool {
@@ -25,8 +32,14 @@ func (l layout) covers(other layout) bool {
 
 // texts are the statements for a layout.
 type texts struct {
-	layout              layout
-	probe, read, insert string
+	layout            layout
+	read              string
+	probe, ride       *statement // ride is a probe that raises
+	insert            *statement
+	begin, commit     *statement
+	enter, enterRide  *statement
+	enter17, ride17   *statement
+	unbound, finished *statement
 }
 
 // statements gives the statements for a layout, those of the last one without work.
@@ -35,26 +48,56 @@ func (s *Store) statements(l layout) *texts {
 	if t != nil && t.layout == l {
 		return t
 	}
-	t = &texts{layout: l, probe: probeText(l), read: readText(l)}
+	t = &texts{
+		layout: l, read: readText(l),
+		probe: newStatement(probeText(l, false), true), ride: newStatement(probeText(l, true), true),
+		begin: newStatement("BEGIN ISOLATION LEVEL "+string(s.opts.Isolation)+" READ WRITE", false), commit: newStatement("COMMIT", false),
+		enter: newStatement(enterText(false, false), true), enterRide: newStatement(enterText(true, false), true),
+		enter17: newStatement(enterText(false, true), true), ride17: newStatement(enterText(true, true), true),
+		unbound: newStatement("SELECT pg_catalog.set_config('statement_timeout', '0', true) IS NULL", true), finished: newStatement(finishText, true),
+	}
 	if l.slot >= 0 {
-		t.insert = insertText(l.slot)
+		t.insert = newStatement(insertText(l.slot), true)
 	}
 	s.seen.Store(t)
 	return t
 }
 
-// enterText sets a transaction's limits and marker and tries the operation's
-// lock. It is a statement of its own: what reads must come after it.
-const enterText = "SELECT pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.int8), pg_catalog.current_setting('synchronous_commit')," +
-	" pg_catalog.set_config('idle_in_transaction_session_timeout', $2::pg_catalog.text, true)," +
-	" pg_catalog.set_config('statement_timeout', $2::pg_catalog.text, true)," +
-	" pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, true)," +
-	" pg_catalog.set_config('tcp_user_timeout', $2::pg_catalog.text, true)," +
-	" pg_catalog.set_config('unavez.tx', $3::pg_catalog.text, true)"
+// entering is the statement that a session enters a transaction with.
+func (t *texts) entering(rides, transacts bool) *statement {
+	switch {
+	case rides && transacts:
+		return t.ride17
+	case rides:
+		return t.enterRide
+	case transacts:
+		return t.enter17
+	}
+	return t.enter
+}
+
+// enterText sets a transaction's limits and tries the operation's lock. It is a
+// statement of its own: what reads must come after it. Where it rides ahead of a
+// handler's statement it raises unless the lock is granted.
+func enterText(rides, transacts bool) string {
+	lock := "pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.int8)"
+	if rides {
+		lock = "CASE WHEN " + lock + " THEN true ELSE unavez.refuse('" + stateInFlight + "', 'operation runs elsewhere') END"
+	}
+	limits := []string{"idle_in_transaction_session_timeout", "statement_timeout", "tcp_user_timeout"}
+	if transacts {
+		limits = append(limits, "transaction_timeout")
+	}
+	for i, name := range limits {
+		limits[i] = "pg_catalog.set_config('" + name + "', $2::pg_catalog.text, true)"
+	}
+	return "SELECT " + lock + ", pg_catalog.transaction_timestamp(), pg_catalog.current_setting('synchronous_commit')," +
+		" pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '', pg_catalog.num_nulls(" + strings.Join(limits, ", ") + ")"
+}
 
 // incarnationText compares the history that the ledger knows with the server's:
 // the number of the incarnation, or -1.
-const incarnationText = "CASE WHEN l.timeline OPERATOR(pg_catalog.=) pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8)" +
+const incarnationText = "CASE WHEN pg_catalog.starts_with(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), l.timeline)" +
 	" THEN l.incarnation ELSE -1 END"
 
 // The kinds of rows that a read finds.
@@ -69,8 +112,8 @@ const (
 // with none. A retired slot is not named, so that it can be emptied.
 func readText(l layout) string {
 	var b strings.Builder
-	b.WriteString("SELECT l.slot, l.live, l.tombstone_live, pg_catalog.clock_timestamp()," +
-		" " + incarnationText + ", x.*" +
+	b.WriteString("SELECT l.slot, l.live, l.tombstone_live, l.ring, pg_catalog.clock_timestamp()," +
+		" " + incarnationText + ", pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text, x.*" +
 		" FROM unavez.ledger l LEFT JOIN (SELECT 3 AS kind, a.state, a.fence AS number, a.version, a.operation, a.fingerprint, a.expires, a.due AS second, a.created AS first, a.changed," +
 		" NULL::pg_catalog.int8 AS code, NULL::pg_catalog.bool AS unreplayable, NULL::pg_catalog.bytea AS checksum, NULL::pg_catalog.bytea AS header, NULL::pg_catalog.bytea AS body," +
 		" a.derived, a.origin, a.reason FROM unavez.attempt a WHERE a.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid")
@@ -95,24 +138,40 @@ func readText(l layout) string {
 }
 
 // probeText tells only whether anything is stored of an operation, which costs
-// half of a read. Most operations are new.
-func probeText(l layout) string {
-	var b strings.Builder
-	b.WriteString("SELECT l.slot, l.live, l.tombstone_live," +
-		" " + incarnationText + "," +
-		" EXISTS (SELECT FROM unavez.attempt a WHERE a.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid) OR EXISTS (SELECT FROM unavez.outcome_table o WHERE o.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)")
+// half of a read. Most operations are new. It looks only into what has been
+// written to; whether that is still all, its own snapshot tells. Where it rides
+// ahead of a handler's statement it raises unless nothing is stored.
+func probeText(l layout, rides bool) string {
+	var tables []string
 	for n := range outcomeSlots {
 		if l.live&(1<<n) != 0 {
-			fmt.Fprintf(&b, " OR EXISTS (SELECT FROM unavez.outcome_%d o WHERE o.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)", n)
+			tables = append(tables, fmt.Sprintf("outcome_%d", n))
 		}
+	}
+	if l.live&liveTable != 0 {
+		tables = append(tables, "outcome_table")
+	}
+	if l.live&liveAttempt != 0 {
+		tables = append(tables, "attempt")
 	}
 	for n := range tombstoneSlots {
 		if l.tombstone&(1<<n) != 0 {
-			fmt.Fprintf(&b, " OR EXISTS (SELECT FROM unavez.tombstone_%d t WHERE t.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)", n)
+			tables = append(tables, fmt.Sprintf("tombstone_%d", n))
 		}
 	}
-	b.WriteString(" FROM unavez.ledger l")
-	return b.String()
+	known := "$1::pg_catalog.uuid IS NULL"
+	for i, table := range tables {
+		tables[i] = "EXISTS (SELECT FROM unavez." + table + " x WHERE x.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)"
+	}
+	if len(tables) > 0 {
+		known = strings.Join(tables, " OR ")
+	}
+	if rides {
+		known = fmt.Sprintf("CASE WHEN l.live OPERATOR(pg_catalog.|) %d OPERATOR(pg_catalog.<>) %[1]d OR l.tombstone_live OPERATOR(pg_catalog.|) %d OPERATOR(pg_catalog.<>) %[2]d"+
+			" THEN unavez.refuse('%s', 'the slots have changed') WHEN %s THEN unavez.refuse('%s', 'operation is known') ELSE false END",
+			l.live, l.tombstone, stateSlots, known, stateKnown)
+	}
+	return "SELECT l.slot, l.live, l.tombstone_live, l.ring, " + incarnationText + ", pg_catalog.pg_current_wal_insert_lsn(), " + known + " FROM unavez.ledger l"
 }
 
 // piece is one row of a read.
@@ -120,6 +179,7 @@ type piece struct {
 	layout
 	at                              time.Time
 	incarnation                     int64
+	position                        string
 	kind                            *int32
 	state                           *int16
 	number                          *int64
@@ -142,12 +202,12 @@ func gather(rows pgx.Rows) (*found, layout, error) {
 	ended := false
 	for rows.Next() {
 		p := &piece{}
-		if err := rows.Scan(&p.slot, &p.live, &p.tombstone, &p.at, &p.incarnation, &p.kind, &p.state, &p.number, &p.version, &p.operation, &p.fingerprint,
+		if err := rows.Scan(&p.slot, &p.live, &p.tombstone, &p.ring, &p.at, &p.incarnation, &p.position, &p.kind, &p.state, &p.number, &p.version, &p.operation, &p.fingerprint,
 			&p.expires, &p.second, &p.first, &p.changed, &p.code, &p.unreplayable, &p.checksum, &p.header, &p.body,
 			&p.derived, &p.origin, &p.because); err != nil {
 			return nil, l, err
 		}
-		l, f.at, f.incarnation = p.layout, &p.at, &p.incarnation
+		l, f.at, f.incarnation, f.position = p.layout, &p.at, &p.incarnation, &p.position
 		switch kind := value(p.kind); {
 		case kind == kindAttempt:
 			attempt, f.attempt = p, p.number
@@ -191,7 +251,6 @@ func (f *found) resume(p *piece) {
 	if store.State(f.state) == store.Processing && !p.expires.After(p.at) {
 		reason := reasonExpired
 		f.state, f.because, f.lapsed = int16(store.Unknown), &reason, true
-		f.changed = p.expires // until then it may have worked
 		f.changed = p.expires // until then it may have worked
 	}
 }

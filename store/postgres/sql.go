@@ -74,8 +74,8 @@ type opener struct{}
 
 // opens is what a store wants opened, and what came of it.
 type opens struct {
-	ctx   context.Context // of the opening alone
-	begin func(ctx context.Context, conn *pgx.Conn) (*unit, pgx.Tx, error)
+	ctx   context.Context                                          // of the opening alone
+	begin func(ctx context.Context, conn *pgx.Conn) (*unit, error) // nil where it does not run
 	tx    *sqlTx
 	err   error
 }
@@ -90,8 +90,8 @@ func (c *sqlConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx
 		return c.Conn.BeginTx(ctx, opts)
 	}
 	conn := c.Conn.Conn()
-	u, inner, err := o.begin(o.ctx, conn)
-	if inner == nil {
+	u, err := o.begin(o.ctx, conn)
+	if u == nil {
 		clean(o.ctx, conn)
 		o.err = err
 		return nil, errNotRun
@@ -103,25 +103,60 @@ func (c *sqlConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx
 
 // refuses looks at a statement before it is sent in an engine's transaction.
 func (c *sqlConn) refuses(text string) error {
-	if c.tx == nil || !c.tx.foreign && !endsTransaction(text) {
+	switch {
+	case c.tx == nil:
+		return nil
+	case c.tx.unit.ride.refused.Load():
+		return c.tx.unit.ride.refusal()
+	case !c.tx.foreign && !endsTransaction(text):
 		return nil
 	}
 	c.tx.foreign = true
 	return store.ErrForeignCommit
 }
 
+// ahead sends a waiting gate ahead of a statement. There are no results where
+// the statement is to be sent by itself.
+func (c *sqlConn) ahead(ctx context.Context, query string, named []driver.NamedValue) (pgx.BatchResults, error) {
+	if err := c.refuses(query); err != nil || c.tx == nil || !c.tx.unit.ride.waits {
+		return nil, err
+	}
+	args := make([]any, len(named))
+	for i, arg := range named {
+		args[i] = arg.Value
+	}
+	if !rides(query, args) {
+		return nil, c.tx.unit.first(ctx)
+	}
+	return c.tx.unit.lead(ctx, &pgx.QueuedQuery{SQL: query, Arguments: args})
+}
+
+// alone sends a waiting gate before something that it does not ride on.
+func (c *sqlConn) alone(ctx context.Context, query string) error {
+	if err := c.refuses(query); err != nil || c.tx == nil || !c.tx.unit.ride.waits {
+		return err
+	}
+	return c.tx.unit.first(ctx)
+}
+
 // ExecContext runs statements.
 func (c *sqlConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if err := c.refuses(query); err != nil {
+	results, err := c.ahead(ctx, query, args)
+	switch {
+	case err != nil:
 		return nil, err
+	case results != nil:
+		tag, err := results.Exec()
+		return driver.RowsAffected(tag.RowsAffected()), c.classified(first(err, results.Close()))
 	}
 	result, err := c.Conn.ExecContext(ctx, query, args)
 	return result, c.classified(err)
 }
 
-// QueryContext runs a statement and returns its rows.
+// QueryContext runs a statement and returns its rows, which are the driver's own:
+// a waiting gate is sent before it.
 func (c *sqlConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if err := c.refuses(query); err != nil {
+	if err := c.alone(ctx, query); err != nil {
 		return nil, err
 	}
 	rows, err := c.Conn.QueryContext(ctx, query, args)
@@ -130,7 +165,7 @@ func (c *sqlConn) QueryContext(ctx context.Context, query string, args []driver.
 
 // PrepareContext prepares a statement.
 func (c *sqlConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	if err := c.refuses(query); err != nil {
+	if err := c.alone(ctx, query); err != nil {
 		return nil, err
 	}
 	return c.Conn.PrepareContext(ctx, query)
@@ -151,10 +186,13 @@ type sqlTx struct {
 	conn    *sqlConn
 	ours    bool // the engine ends it
 	foreign bool // the handler tried to
+	closed  bool // it has ended
 	end     *store.End
 	ctx     context.Context // of the end
 	outcome *store.Outcome
 	err     error
+	verdict store.Verdict // of a gate that refused, read before the connection goes back
+	lookErr error
 }
 
 // Commit commits what the engine has ordered, and nothing else.
@@ -179,7 +217,10 @@ func (t *sqlTx) Rollback() error {
 
 // close leaves the connection clean for whoever is next.
 func (t *sqlTx) close() {
-	t.conn.tx = nil
+	t.conn.tx, t.closed = nil, true
+	if t.unit.ride.refused.Load() {
+		t.verdict, t.lookErr = t.unit.verdict(t.context())
+	}
 	clean(t.context(), t.conn.Conn.Conn())
 }
 
@@ -199,6 +240,7 @@ type SQLStore struct {
 
 // Compile-time guards.
 var (
+	_ store.Late              = (*sqlTxn)(nil)
 	_ store.Ledger[*sql.Tx]   = (*SQLStore)(nil)
 	_ store.Attempts[*sql.Tx] = (*SQLStore)(nil)
 	_ store.Operations        = (*SQLStore)(nil)
@@ -222,6 +264,9 @@ func NewSQL(db *sql.DB, pool *pgxpool.Pool, opts *Options) (*SQLStore, error) {
 	if !ours && s.above() {
 		return nil, fmt.Errorf("postgres store: Isolation: %s needs a handle of postgres.OpenDB", s.opts.Isolation)
 	}
+	if !ours && s.opts.Lazy {
+		return nil, errors.New("postgres store: Lazy: needs a handle of postgres.OpenDB")
+	}
 	return &SQLStore{Store: s, db: db, ours: ours}, nil
 }
 
@@ -234,14 +279,21 @@ func (s *SQLStore) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.T
 	if err != nil || before != nil && !before.open(gate.From) {
 		return nil, v, err
 	}
-	t, err := s.open(ctx, func(ctx context.Context, conn *pgx.Conn) (*unit, pgx.Tx, error) {
+	t, err := s.open(ctx, func(ctx context.Context, conn *pgx.Conn) (*unit, error) {
 		if err := s.greet(ctx, conn); err != nil {
-			return nil, nil, opening(ctx, err)
+			return nil, opening(ctx, err)
 		}
 		u := s.unit(conn, gate)
-		inner, found, err := u.enter(ctx, before)
+		if s.lazy(gate) {
+			u.ride.waits, v = true, store.Verdict{State: store.Free}
+			return u, nil
+		}
+		open, found, err := u.enter(ctx, before)
 		v = found
-		return u, inner, err
+		if !open {
+			return nil, err
+		}
+		return u, nil
 	})
 	if t == nil {
 		return nil, v, err
@@ -254,16 +306,15 @@ func (s *SQLStore) Finish(ctx context.Context, gate store.Gate, fence int64) (st
 	if !s.ours {
 		return s.finishForeign(ctx, gate, fence)
 	}
-	t, err := s.open(ctx, func(ctx context.Context, conn *pgx.Conn) (*unit, pgx.Tx, error) {
+	t, err := s.open(ctx, func(ctx context.Context, conn *pgx.Conn) (*unit, error) {
 		if err := s.greet(ctx, conn); err != nil {
-			return nil, nil, opening(ctx, err)
+			return nil, opening(ctx, err)
 		}
 		u := s.unit(conn, gate)
-		inner, err := u.resume(ctx, fence)
-		if err != nil {
-			return nil, nil, err
+		if err := u.resume(ctx, fence); err != nil {
+			return nil, err
 		}
-		return u, inner, nil
+		return u, nil
 	})
 	if t == nil {
 		return nil, err
@@ -273,7 +324,7 @@ func (s *SQLStore) Finish(ctx context.Context, gate store.Gate, fence int64) (st
 
 // open has database/sql open a transaction. Its context would end it when it
 // is cancelled, which is the engine's to decide.
-func (s *SQLStore) open(ctx context.Context, begin func(context.Context, *pgx.Conn) (*unit, pgx.Tx, error)) (*sqlTxn, error) {
+func (s *SQLStore) open(ctx context.Context, begin func(context.Context, *pgx.Conn) (*unit, error)) (*sqlTxn, error) {
 	o := &opens{ctx: ctx, begin: begin}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -308,6 +359,17 @@ type sqlTxn struct {
 
 // Tx is the handler's.
 func (t *sqlTxn) Tx() *sql.Tx { return t.tx }
+
+// Refused implements store.Late.
+func (t *sqlTxn) Refused() bool { return t.inner.unit.ride.refused.Load() }
+
+// Verdict implements store.Late.
+func (t *sqlTxn) Verdict(ctx context.Context) (store.Verdict, error) {
+	if err := t.Rollback(ctx); err != nil {
+		return store.Verdict{}, err
+	}
+	return t.inner.verdict, t.inner.lookErr
+}
 
 // Commit is one trip.
 func (t *sqlTxn) Commit(ctx context.Context, end store.End) (*store.Outcome, error) {

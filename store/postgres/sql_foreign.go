@@ -28,7 +28,8 @@ func (s *SQLStore) beginPlain(ctx context.Context, gate store.Gate, waits bool) 
 	}
 	t := &foreignTxn{tx: tx, unit: s.unit(nil, gate)}
 	f := &found{}
-	err = tx.QueryRowContext(ctx, gateText, uuid(gate.Key), gate.Key.Hash64(), waits, max(gate.Limit.Milliseconds(), 0), t.unit.marker).Scan(f.columns()...)
+	err = tx.QueryRowContext(ctx, gateText, uuid(gate.Key), gate.Key.Hash64(), waits, max(gate.Limit.Milliseconds(), 0)).
+		Scan(append([]any{&t.unit.started}, f.columns()...)...)
 	if err != nil {
 		t.rollback()
 		return nil, nil, opening(ctx, err)

@@ -52,10 +52,16 @@ func sqlWrite(ctx context.Context, tx *sql.Tx, row string) error {
 	return sqlSays(ctx, tx, "INSERT INTO public.business (row) VALUES ($1)", row)
 }
 
-func sqlHarness(t *testing.T, d *database, open func(*pgxpool.Pool) *sql.DB) storetest.Harness[*sql.Tx] {
-	first := d.sqlWorker(t, open, nil)
+func sqlHarness(t *testing.T, d *database, open func(*pgxpool.Pool) *sql.DB, opts *postgres.Options) storetest.Harness[*sql.Tx] {
+	first := d.sqlWorker(t, open, opts)
+	ledger := func(w *sqlWorker) store.Ledger[*sql.Tx] {
+		if opts != nil && opts.Lazy {
+			return &sqlLeading{SQLStore: w.SQLStore}
+		}
+		return w.SQLStore
+	}
 	h := common[*sql.Tx](d)
-	h.Ledger = first.SQLStore
+	h.Ledger = ledger(first)
 	h.Write = sqlWrite
 	h.Read = func(ctx context.Context, tx *sql.Tx) (out []string, err error) {
 		rows, err := tx.QueryContext(ctx, "SELECT row FROM public.business")
@@ -80,7 +86,7 @@ func sqlHarness(t *testing.T, d *database, open func(*pgxpool.Pool) *sql.DB) sto
 		t.Cleanup(func() { _ = tx.Rollback() }) // one that has ended needs none
 		return tx, tx.Commit, tx.Rollback, nil
 	}
-	h.Second = func(t *testing.T) store.Ledger[*sql.Tx] { return d.sqlWorker(t, open, nil).SQLStore }
+	h.Second = func(t *testing.T) store.Ledger[*sql.Tx] { return ledger(d.sqlWorker(t, open, opts)) }
 	h.Savepoint = func(ctx context.Context, tx *sql.Tx) (func() error, error) {
 		return func() error { return sqlSays(ctx, tx, "ROLLBACK TO mine") }, sqlSays(ctx, tx, "SAVEPOINT mine")
 	}
@@ -89,10 +95,10 @@ func sqlHarness(t *testing.T, d *database, open func(*pgxpool.Pool) *sql.DB) sto
 }
 
 func TestDatabaseSQLHoldsWhatEveryStorePromises(t *testing.T) {
-	t.Run("ours", func(t *testing.T) {
+	ours := func(t *testing.T, opts *postgres.Options) {
 		all := &beds{t: t}
 		storetest.Run(t, func(t *testing.T) storetest.Harness[*sql.Tx] {
-			h := sqlHarness(t, all.fresh(t), postgres.OpenDB)
+			h := sqlHarness(t, all.fresh(t), postgres.OpenDB, opts)
 			h.EndByHandler = []func(ctx context.Context, tx *sql.Tx) error{
 				func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
 				func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
@@ -110,11 +116,13 @@ func TestDatabaseSQLHoldsWhatEveryStorePromises(t *testing.T) {
 			}
 			return h
 		})
-	})
+	}
+	t.Run("ours", func(t *testing.T) { ours(t, nil) })
+	t.Run("lazy", func(t *testing.T) { ours(t, &postgres.Options{Lazy: true}) })
 	t.Run("foreign", func(t *testing.T) {
 		all := &beds{t: t}
 		storetest.Run(t, func(t *testing.T) storetest.Harness[*sql.Tx] {
-			return sqlHarness(t, all.fresh(t), func(pool *pgxpool.Pool) *sql.DB { return stdlib.OpenDBFromPool(pool) })
+			return sqlHarness(t, all.fresh(t), func(pool *pgxpool.Pool) *sql.DB { return stdlib.OpenDBFromPool(pool) }, nil)
 		})
 	})
 }

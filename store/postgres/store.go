@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +20,13 @@ type Options struct {
 	// COMMITTED. At a higher level outcomes must be kept in one table: migrate
 	// with Settings.NoRing.
 	Isolation pgx.TxIsoLevel
+	// Lazy lets the gate wait for the handler's first statement and go ahead of
+	// it in the same trip, which makes a transaction one round trip shorter than a
+	// bare one. What a handler does before its first statement then also runs for a
+	// duplicate; the first statement of a duplicate fails with store.ErrRefused,
+	// nothing behind it runs, and the engine answers with what was found, whatever
+	// the handler makes of that error. Needs READ COMMITTED.
+	Lazy bool
 }
 
 // Store is the ledger, the attempts and the upkeep in one PostgreSQL database.
@@ -30,7 +35,6 @@ type Options struct {
 type Store struct {
 	pool    *pgxpool.Pool
 	opts    Options
-	markers atomic.Uint64         // the last marker given to a transaction
 	seen    atomic.Pointer[texts] // the statements for the layout seen last
 	history                       // what is known of the database's history
 	small   map[string]int64      // a slot of this ring with less bytes is purged row by row
@@ -43,6 +47,7 @@ var (
 	_ store.Operations       = (*Store)(nil)
 	_ store.Upkeep           = (*Store)(nil)
 	_ store.Incarnated       = (*Store)(nil)
+	_ store.Incarnations     = (*Store)(nil)
 )
 
 // smallSlot is the size from which a slot is emptied as a whole.
@@ -66,7 +71,9 @@ func New(pool *pgxpool.Pool, opts *Options) (*Store, error) {
 	default:
 		return nil, fmt.Errorf("postgres store: Isolation: %q, want read committed, repeatable read or serializable", s.opts.Isolation)
 	}
-	s.markers.Store(rand.Uint64())
+	if s.opts.Lazy && s.above() {
+		return nil, fmt.Errorf("postgres store: Lazy: needs Isolation read committed, not %s", s.opts.Isolation)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkLimit)
 	defer cancel()
 	if err := s.check(ctx); err != nil {
@@ -102,13 +109,14 @@ func (s *Store) check(ctx context.Context) error {
 	var spoken, encoding string
 	var l layout
 	var incarnation int64
-	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), slot, live, tombstone_live," +
-		" pg_catalog.current_setting('server_encoding'), unavez.new_incarnation(false) FROM unavez.ledger"
-	if err := conn.QueryRow(ctx, text).Scan(&spoken, &l.slot, &l.live, &l.tombstone, &encoding, &incarnation); err != nil {
+	var position string
+	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), slot, live, tombstone_live, ring," +
+		" pg_catalog.current_setting('server_encoding'), unavez.new_incarnation(false), pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text FROM unavez.ledger"
+	if err := conn.QueryRow(ctx, text).Scan(&spoken, &l.slot, &l.live, &l.tombstone, &l.ring, &encoding, &incarnation, &position); err != nil {
 		return classify(err)
 	}
 	s.statements(l)
-	s.number.Store(incarnation)
+	s.changed(incarnation, place(position))
 	switch {
 	case spoken != protocol:
 		return fmt.Errorf("postgres store: database follows protocol %q, this program %s: they would not exclude each other's operations", spoken, protocol)
@@ -122,11 +130,6 @@ func (s *Store) check(ctx context.Context) error {
 
 // above reports whether transactions run above READ COMMITTED.
 func (s *Store) above() bool { return s.opts.Isolation != pgx.ReadCommitted }
-
-// marker is different for each transaction of all workers, as far as chance goes.
-func (s *Store) marker() string {
-	return strconv.FormatUint(s.markers.Add(1), 36)
-}
 
 // uuid is a key as the driver sends it in every mode.
 func uuid(key store.Key) pgtype.UUID { return pgtype.UUID{Bytes: key, Valid: true} }

@@ -284,20 +284,40 @@ func says(ctx context.Context, tx pgx.Tx, text string) error {
 }
 
 func TestStoreHoldsWhatEveryStorePromises(t *testing.T) {
-	for name, change := range map[string]func(*worker){
-		"rows": func(*worker) {},
-		"ring": func(w *worker) { postgres.SetSmall(w.Store, 0, smallTombstones) }, // every slot of outcomes counts as large
+	for name, change := range map[string]struct {
+		config func(*pgxpool.Config)
+		store  func(*worker)
+		opts   *postgres.Options
+	}{
+		"rows": {},
+		"ring": {store: func(w *worker) { postgres.SetSmall(w.Store, 0, smallTombstones) }}, // every slot of outcomes counts as large
+		"lazy": {opts: &postgres.Options{Lazy: true}},
+		"lazy pooler": {
+			opts:   &postgres.Options{Lazy: true},
+			config: func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := &beds{t: t}
 			storetest.Run(t, func(t *testing.T) storetest.Harness[pgx.Tx] {
 				d := all.fresh(t)
 				open := func(t *testing.T) *worker {
-					w := d.worker(t, nil)
-					change(w)
+					w := d.worker(t, change.opts, func(c *pgxpool.Config) {
+						if change.config != nil {
+							change.config(c)
+						}
+					})
+					if change.store != nil {
+						change.store(w)
+					}
 					return w
 				}
-				return harness(t, d, open(t), open)
+				h := harness(t, d, open(t), open)
+				if change.opts != nil && change.opts.Lazy {
+					h.Ledger = &leading{Store: h.Ledger.(*postgres.Store)}
+					h.Second = func(t *testing.T) store.Ledger[pgx.Tx] { return &leading{Store: open(t).Store} }
+				}
+				return h
 			})
 		})
 	}

@@ -2,10 +2,13 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/unavez/unavez/store"
 )
@@ -14,6 +17,7 @@ import (
 type guard struct {
 	done    atomic.Bool // the engine has ended it; its connection is another's
 	foreign atomic.Bool // the handler tried to end it
+	points  int         // savepoints so far
 }
 
 // Tx is the transaction that a handler gets. It is a pgx.Tx whose end is the
@@ -24,56 +28,68 @@ type guard struct {
 // What goes over Conn is not looked at. A COMMIT sent there commits what was
 // written so far; the engine finds out and commits no outcome.
 type Tx struct {
-	inner pgx.Tx
+	unit  *unit
 	guard *guard
-	point bool // a savepoint
+	point *point // nil for the transaction itself
+}
+
+// point is a savepoint.
+type point struct {
+	name  string
+	ended bool
 }
 
 var _ pgx.Tx = (*Tx)(nil)
 
 // usable refuses what comes after the end, and texts that would end it.
 func (t *Tx) usable(text string) error {
-	if t.guard.done.Load() {
+	switch {
+	case t.guard.done.Load(), t.point != nil && t.point.ended:
 		return pgx.ErrTxClosed
-	}
-	if t.guard.foreign.Load() || endsTransaction(text) {
+	case t.unit.ride.refused.Load():
+		return t.unit.ride.refusal()
+	case t.guard.foreign.Load(), endsTransaction(text):
 		t.guard.foreign.Store(true)
 		return store.ErrForeignCommit
 	}
 	return nil
 }
 
+// alone sends a gate that waits before something that it cannot ride on.
+func (t *Tx) alone(ctx context.Context, text string) error {
+	if err := t.usable(text); err != nil || !t.unit.ride.waits {
+		return err
+	}
+	return t.unit.first(ctx)
+}
+
 // Begin sets a savepoint.
 func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
-	if err := t.usable(""); err != nil {
+	t.guard.points++
+	p := &point{name: "sp_" + strconv.Itoa(t.guard.points)}
+	if _, err := t.Exec(ctx, "savepoint "+p.name); err != nil {
 		return nil, err
 	}
-	inner, err := t.inner.Begin(ctx)
-	if err != nil {
-		return nil, classify(err)
-	}
-	return &Tx{inner: inner, guard: t.guard, point: true}, nil
+	return &Tx{unit: t.unit, guard: t.guard, point: p}, nil
 }
 
 // Commit releases a savepoint; it is refused on the transaction itself.
-func (t *Tx) Commit(ctx context.Context) error {
-	return t.end(func() error { return t.inner.Commit(ctx) })
-}
+func (t *Tx) Commit(ctx context.Context) error { return t.end(ctx, "release savepoint ") }
 
 // Rollback goes back to a savepoint; it is refused on the transaction itself.
-func (t *Tx) Rollback(ctx context.Context) error {
-	return t.end(func() error { return t.inner.Rollback(ctx) })
-}
+func (t *Tx) Rollback(ctx context.Context) error { return t.end(ctx, "rollback to savepoint ") }
 
-func (t *Tx) end(inner func() error) error {
+func (t *Tx) end(ctx context.Context, how string) error {
 	switch {
-	case t.guard.done.Load():
+	case t.guard.done.Load(), t.point != nil && t.point.ended:
 		return pgx.ErrTxClosed
-	case !t.point:
+	case t.point == nil:
 		t.guard.foreign.Store(true)
 		return store.ErrForeignCommit
 	}
-	return classify(inner())
+	t.point.ended = true
+	_, err := t.unit.conn.Exec(ctx, how+t.point.name)
+	return classify(err)
 }
 
 // Exec runs statements.
@@ -81,7 +97,15 @@ func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandT
 	if err := t.usable(sql); err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	tag, err := t.inner.Exec(ctx, sql, args...)
+	results, err := t.ahead(ctx, sql, args)
+	switch {
+	case err != nil:
+		return pgconn.CommandTag{}, err
+	case results != nil:
+		tag, err := results.Exec()
+		return tag, classify(first(err, results.Close()))
+	}
+	tag, err := t.unit.conn.Exec(ctx, sql, args...)
 	return tag, classify(err)
 }
 
@@ -90,22 +114,117 @@ func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 	if err := t.usable(sql); err != nil {
 		return refused{err: err}, err
 	}
-	rows, err := t.inner.Query(ctx, sql, args...)
+	results, err := t.ahead(ctx, sql, args)
+	switch {
+	case err != nil:
+		return refused{err: err}, err
+	case results != nil:
+		rows, err := results.Query()
+		led := &ledRows{Rows: rows, results: results}
+		if err != nil {
+			led.Close()
+		}
+		return led, classify(err)
+	}
+	rows, err := t.unit.conn.Query(ctx, sql, args...)
 	return rows, classify(err)
 }
 
 // QueryRow runs a statement and returns its first row.
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := t.usable(sql); err != nil {
-		return refused{err: err}
-	}
-	return row{t.inner.QueryRow(ctx, sql, args...)}
+	rows, _ := t.Query(ctx, sql, args...) // the rows tell the error
+	return oneRow{rows}
 }
 
-// row classifies what pgx tells when the row is scanned.
-type row struct{ pgx.Row }
+// oneRow is the first row of some, as pgx gives it.
+type oneRow struct{ rows pgx.Rows }
 
-func (r row) Scan(dest ...any) error { return classify(r.Row.Scan(dest...)) }
+func (r oneRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	for _, d := range dest {
+		if _, ok := d.(*pgtype.DriverBytes); ok {
+			return errors.New("cannot scan into *pgtype.DriverBytes from QueryRow")
+		}
+	}
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return classify(err)
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return classify(err)
+	}
+	r.rows.Close()
+	return classify(r.rows.Err())
+}
+
+// ahead sends a waiting gate ahead of a statement. There are no results where
+// the statement is to be sent by itself.
+func (t *Tx) ahead(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
+	if !t.unit.ride.waits {
+		return nil, nil
+	}
+	if !rides(sql, args) {
+		return nil, t.unit.first(ctx)
+	}
+	return t.unit.lead(ctx, &pgx.QueuedQuery{SQL: sql, Arguments: args})
+}
+
+// rides reports whether a statement can be sent in one trip with others: it is
+// one statement, and has no option that a batch does not know.
+func rides(sql string, args []any) bool {
+	if len(args) > 0 {
+		switch args[0].(type) {
+		case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+			return false
+		}
+		return true
+	}
+	l := lexer{rest: sql}
+	some := l.word() != ""
+	if l.next() {
+		l.blank()
+	}
+	return some && l.rest == ""
+}
+
+// ledRows are the rows of a statement that the gate went ahead of.
+type ledRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+	closed  bool
+	err     error
+}
+
+// Next also ends the trip behind the last row.
+func (r *ledRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+// Close ends the trip.
+func (r *ledRows) Close() {
+	r.Rows.Close()
+	if !r.closed {
+		r.closed = true
+		r.err = r.results.Close()
+	}
+}
+
+// Err is the statement's.
+func (r *ledRows) Err() error { return first(r.Rows.Err(), r.err) }
+
+// first is the first error of two.
+func first(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
 
 // refused are the rows of a statement that was not run.
 type refused struct {
@@ -133,29 +252,59 @@ func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 			return pgx.FailedBatchResults(b, err)
 		}
 	}
-	return t.inner.SendBatch(ctx, b)
+	if t.unit.ride.waits && len(b.QueuedQueries) > 0 {
+		results, err := t.unit.lead(ctx, b.QueuedQueries...)
+		switch {
+		case err != nil:
+			return pgx.FailedBatchResults(b, err)
+		case results != nil:
+			return results
+		}
+	}
+	return t.unit.conn.SendBatch(ctx, b)
 }
 
 // CopyFrom copies rows into a table.
 func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error) {
-	if err := t.usable(""); err != nil {
+	if err := t.alone(ctx, ""); err != nil {
 		return 0, err
 	}
-	n, err := t.inner.CopyFrom(ctx, table, columns, source)
+	n, err := t.unit.conn.CopyFrom(ctx, table, columns, source)
 	return n, classify(err)
 }
 
 // Prepare prepares a statement on the connection, which outlives the transaction.
 func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := t.usable(sql); err != nil {
+	if err := t.alone(ctx, sql); err != nil {
 		return nil, err
 	}
-	described, err := t.inner.Prepare(ctx, name, sql)
+	described, err := t.unit.conn.Prepare(ctx, name, sql)
 	return described, classify(err)
 }
 
-// LargeObjects gives access to large objects.
-func (t *Tx) LargeObjects() pgx.LargeObjects { return t.inner.LargeObjects() }
+// LargeObjects gives access to large objects. It takes a trip of its own.
+func (t *Tx) LargeObjects() pgx.LargeObjects {
+	ctx, cancel := t.unit.bounded()
+	defer cancel()
+	if t.alone(ctx, "") == nil && t.unit.conn.PgConn().TxStatus() == 'T' {
+		// Only the driver can make one, and only of a transaction that it begins.
+		if inner, err := t.unit.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "select 1"}); err == nil {
+			return inner.LargeObjects()
+		}
+	}
+	b := &pgx.Batch{}
+	b.BeginTx(pgx.TxOptions{})
+	return pgx.FailedBatchResults(b, pgx.ErrTxClosed).Tx().LargeObjects()
+}
 
-// Conn is the connection below. Do not keep it, and do not end the transaction on it.
-func (t *Tx) Conn() *pgx.Conn { return t.inner.Conn() }
+// Conn is the connection below. Do not keep it, and do not end the transaction
+// on it. In the lazy form the gate is sent before it is given out; where the
+// operation may not run, everything on it fails as in a failed transaction.
+func (t *Tx) Conn() *pgx.Conn {
+	if t.unit.ride.waits {
+		ctx, cancel := t.unit.bounded()
+		defer cancel()
+		_ = t.alone(ctx, "") // its error comes again with each statement, and at the end
+	}
+	return t.unit.conn
+}

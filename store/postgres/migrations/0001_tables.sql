@@ -10,7 +10,7 @@ CREATE TABLE unavez.setting (
 -- would be one more lock of every gate; nobody but its owner may insert.
 CREATE TABLE unavez.ledger (
     slot           integer NOT NULL,
-    live           integer NOT NULL, -- bit n: outcome_n is read
+    live           integer NOT NULL, -- bit n: outcome_n is read; bits 4 and 5: outcome_table and attempt have been written to
     ring           bigint  NOT NULL, -- the longest retention that goes into the ring, in microseconds
     tombstone_slot integer NOT NULL,
     tombstone_live integer NOT NULL,
@@ -112,6 +112,18 @@ CREATE TABLE unavez.transition (
     reason     text        NOT NULL
 );
 CREATE INDEX transition_key ON unavez.transition (key);
+
+-- A gate looks only into tables that have been written to, since each look costs
+-- it a tenth of a transaction. The bit is set in the transaction of the first
+-- INSERT, so that whoever sees a row sees its bit.
+CREATE FUNCTION unavez.written() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE unavez.ledger l SET live = l.live | TG_ARGV[0]::integer WHERE l.live & TG_ARGV[0]::integer = 0;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER written BEFORE INSERT ON unavez.outcome_table FOR EACH STATEMENT EXECUTE FUNCTION unavez.written(16);
+CREATE TRIGGER written BEFORE INSERT ON unavez.attempt FOR EACH STATEMENT EXECUTE FUNCTION unavez.written(32);
 
 -- All outcomes, for people and audits. Gates name the slots themselves.
 CREATE VIEW unavez.outcome AS

@@ -10,6 +10,9 @@
 --   UV005  the operation is not in a state that allows this
 --   UV006  over the limit of the transaction
 --   UV007  a ring needs READ COMMITTED
+--   UV008  another transaction holds the operation, said by a gate that goes ahead of a handler's statement
+--   UV009  something is stored of the operation, said by such a gate
+--   UV010  the slots have changed since such a gate's text was made
 
 -- What a gate finds of an operation.
 CREATE TYPE unavez.found AS (
@@ -20,6 +23,7 @@ CREATE TYPE unavez.found AS (
     lapsed        boolean,     -- the lease has run out, which is not written yet
     attempt_fence bigint,      -- of the attempt, also beside an outcome
     incarnation   bigint,      -- of the database's history; -1 where it has changed unseen
+    position      text,        -- of the server's log
     durability    text,        -- synchronous_commit as it was configured
     -- of the outcome, the tombstone or the attempt
     operation     text,
@@ -53,9 +57,9 @@ $$;
 
 -- new_incarnation writes down that the database's history is another one: by
 -- the cluster's identifier, by the timeline of its log (that of the control file
--- is stale after a promotion), or because somebody says so. It returns the
--- number of the incarnation.
-CREATE FUNCTION unavez.new_incarnation(said boolean) RETURNS bigint
+-- is stale after a promotion), or because somebody says so, who may name the
+-- incarnation that he means. It returns the number of the incarnation.
+CREATE FUNCTION unavez.new_incarnation(said boolean, after bigint DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     l unavez.ledger;
@@ -67,17 +71,24 @@ BEGIN
     IF said OR l.timeline <> line OR l.system <> cluster THEN
         UPDATE unavez.ledger x SET system = cluster, timeline = line, incarnation = x.incarnation + 1,
             doubted = clock_timestamp() + x.doubt * interval '1 microsecond'
-            WHERE said OR x.timeline <> line OR x.system <> cluster;
+            WHERE said AND x.incarnation = coalesce(after, x.incarnation) OR x.timeline <> line OR x.system <> cluster;
         SELECT * INTO STRICT l FROM unavez.ledger;
     END IF;
     RETURN l.incarnation;
+END $$;
+
+-- refuse raises, inside an expression: what must stop the statements behind it raises.
+CREATE FUNCTION unavez.refuse(code text, why text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING MESSAGE = why, ERRCODE = code;
 END $$;
 
 -- gate locks the operation, if told to, and reads it. The read comes after the
 -- lock and in statements of its own: it sees what the last holder committed.
 -- The attempt is read first and the tombstones last, since rows only ever move
 -- from attempt to outcome to tombstone: without the lock too, one of them shows.
-CREATE FUNCTION unavez.gate(operation_key uuid, operation_lock bigint, waits boolean, limit_ms bigint, marker text)
+CREATE FUNCTION unavez.gate(operation_key uuid, operation_lock bigint, waits boolean, limit_ms bigint)
 RETURNS unavez.found LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     f unavez.found;
@@ -95,9 +106,8 @@ BEGIN
     IF limit_ms IS NOT NULL THEN
         -- A key is free within the limit also when its worker is stopped.
         ms := greatest(limit_ms, 0)::text; -- 0 is none
-        ignored := set_config('idle_in_transaction_session_timeout', ms, true) || set_config('lock_timeout', ms, true)
-            || set_config('statement_timeout', ms, true) || set_config('tcp_user_timeout', ms, true)
-            || set_config('unavez.tx', coalesce(marker, ''), true);
+        ignored := set_config('idle_in_transaction_session_timeout', ms, true)
+            || set_config('statement_timeout', ms, true) || set_config('tcp_user_timeout', ms, true);
         IF current_setting('transaction_timeout', true) IS NOT NULL THEN
             ignored := set_config('transaction_timeout', ms, true);
         END IF;
@@ -114,7 +124,8 @@ BEGIN
     SELECT * INTO a FROM unavez.attempt x WHERE x.key = operation_key;
     f.attempt_fence := a.fence;
     SELECT * INTO STRICT l FROM unavez.ledger;
-    f.incarnation := CASE WHEN l.timeline = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) THEN l.incarnation ELSE -1 END;
+    f.position := pg_current_wal_insert_lsn();
+    f.incarnation := CASE WHEN l.timeline = substr(pg_walfile_name(f.position::pg_lsn), 1, 8) THEN l.incarnation ELSE -1 END;
     IF l.slot >= 0 AND operation_lock IS NOT NULL AND current_setting('transaction_isolation') NOT LIKE 'read %' THEN
         RAISE EXCEPTION 'a ring needs READ COMMITTED: another transaction''s outcome could be missed at %', current_setting('transaction_isolation')
             USING ERRCODE = 'UV007', HINT = 'migrate with NoRing, so that outcomes are kept in one table';
@@ -140,6 +151,8 @@ BEGIN
         SELECT * INTO o FROM unavez.outcome_table x WHERE x.key = operation_key;
         IF FOUND THEN EXIT search WHEN o.forgets > f.at; f.stale := true; END IF;
         o := NULL;
+        -- A purge that has moved the row since may have turned the tombstones' slot before.
+        SELECT x.tombstone_live INTO STRICT l.tombstone_live FROM unavez.ledger x;
         IF l.tombstone_live & 1 <> 0 THEN
             SELECT * INTO t FROM unavez.tombstone_0 x WHERE x.key = operation_key;
             IF FOUND THEN EXIT search WHEN t.forgets > f.at; f.stale := true; END IF;
@@ -199,7 +212,7 @@ END $$;
 -- SHARE lock, which no uncommitted INSERT lets through. So no row arrives in a
 -- slot that has been measured, however long its transaction stood still.
 CREATE FUNCTION unavez.finish(
-    operation_key uuid, marker text, unwritten boolean, old_fence bigint, stale boolean, durability text, limit_us bigint,
+    operation_key uuid, started timestamptz, unwritten boolean, old_fence bigint, stale boolean, durability text, limit_us bigint,
     kept bigint, remembered bigint,
     new_operation text, new_state smallint, new_attempt bigint, new_code bigint, new_unreplayable boolean,
     new_version integer, new_fingerprint bytea, new_checksum bytea, new_header bytea, new_body bytea)
@@ -212,7 +225,7 @@ DECLARE
     place tid;
     ignored text;
 BEGIN
-    IF marker IS NOT NULL AND current_setting('unavez.tx', true) IS DISTINCT FROM marker THEN
+    IF started <> transaction_timestamp() THEN
         RAISE EXCEPTION 'not the transaction of the gate: it was ended and another one begun' USING ERRCODE = 'UV002';
     END IF;
     IF at > transaction_timestamp() + limit_us * interval '1 microsecond' THEN
@@ -285,7 +298,7 @@ BEGIN
     IF started IS DISTINCT FROM transaction_timestamp() OR backend <> pg_backend_pid() THEN
         RAISE EXCEPTION 'not the transaction of the gate' USING ERRCODE = 'UV002';
     END IF;
-    f := unavez.gate(operation_key, operation_lock, false, NULL, NULL);
+    f := unavez.gate(operation_key, operation_lock, false, NULL);
     IF f.state >= 6 OR f.state > 0 AND (f.operation IS NULL OR f.number <> old_fence) THEN
         RAISE EXCEPTION 'operation has ended, or runs elsewhere' USING ERRCODE = 'UV001';
     END IF;

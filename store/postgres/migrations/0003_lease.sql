@@ -27,7 +27,7 @@ DECLARE
     f unavez.found;
     doubtful boolean;
 BEGIN
-    f := unavez.gate(operation_key, operation_lock, false, NULL, NULL);
+    f := unavez.gate(operation_key, operation_lock, false, NULL);
     IF f.incarnation < 0 THEN
         PERFORM unavez.new_incarnation(false);
     END IF;

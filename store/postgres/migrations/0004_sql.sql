@@ -79,7 +79,7 @@ BEGIN
         RAISE EXCEPTION 'operation: want a tenant, an effect name and 1 to 16 key parts of at most 1024 bytes, not all of them empty, and a fingerprint of at most 64 bytes'
             USING ERRCODE = '22023';
     END IF;
-    stored := unavez.gate(operation_key, unavez.lock_of(operation_key), false, NULL, NULL);
+    stored := unavez.gate(operation_key, unavez.lock_of(operation_key), false, NULL);
     IF stored.incarnation < 0 THEN
         PERFORM unavez.new_incarnation(false);
     END IF;
