@@ -125,7 +125,11 @@ func (u *unit) unled(ctx context.Context, err error) (again bool, _ error) {
 	var pg *pgconn.PgError
 	switch {
 	case u.conn.IsClosed():
-		return false, opening(ctx, err)
+		meant := opening(ctx, err)
+		if meant == err && ctx.Err() == nil { //nolint:errorlint // it is the same one or not
+			meant = &fault{store.ErrUnavailable, "connection failed", err}
+		}
+		return false, meant
 	case errors.As(err, &pg) && pg.Code == stateSlots:
 		clean(ctx, u.conn)
 		return true, u.relayout(ctx)
