@@ -124,10 +124,10 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, f *flight, fn func(c
 	}
 	gate := c.gate
 	gate.Eager = c.op.OwnsRetries // whose handler must not begin before it is known whether this is a retry
-	out, err := e.transactOnce(ctx, c, gate, fn)
+	out, err := e.transactOnce(ctx, c, f, gate, fn)
 	if errors.Is(err, errAgain) {
 		gate.Eager = true
-		out, err = e.transactOnce(ctx, c, gate, fn)
+		out, err = e.transactOnce(ctx, c, f, gate, fn)
 	}
 	return out, err
 }
@@ -137,7 +137,7 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, f *flight, fn func(c
 var errAgain = errors.New("found by the gate, and gone")
 
 // transactOnce is one transaction.
-func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, gate store.Gate, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
+func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, f *flight, gate store.Gate, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
 	txn, verdict, err := e.gated(ctx, gate)
 	if err == nil && txn == nil && c.mayTakeOver(verdict) {
 		gate.From = verdict.Attempt.Fence
@@ -146,8 +146,8 @@ func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, gate store.Gate,
 	if err != nil {
 		return nil, c.storeError(err)
 	}
-	e.counts(verdict)
 	if txn == nil {
+		e.counts(verdict)
 		return c.found(verdict)
 	}
 	e.flights.begins(f)
@@ -163,6 +163,7 @@ func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, gate store.Gate,
 	if refused || errors.Is(err, store.ErrRefused) {
 		return e.turnedAway(ctx, c, txn)
 	}
+	e.counts(verdict)
 	if !time.Now().Before(limit) { // by the clock: after a pause the context's timer may not have fired yet
 		return nil, c.fail(CodeLimit, time.Second, err)
 	}
@@ -227,6 +228,7 @@ func (e *Engine[Tx]) turnedAway(ctx context.Context, c *call, txn store.Txn[Tx])
 	case verdict.State == store.Free:
 		return nil, c.fail(CodeUnavailable, time.Second, errAgain)
 	}
+	e.counts(verdict)
 	return c.found(verdict)
 }
 

@@ -17,6 +17,8 @@
 //	go run . -postgres URL pages     full-page images after a checkpoint
 //	go run . -postgres URL purge     a slot as a whole, against DELETE
 //	go run . -postgres URL layout    plain tables, against partitions by time
+//	go run . -postgres URL transaction
+//	                                 the business transaction bare, eager, lazy, joined, by hand
 //
 // Absolute rates belong to the machine; quote the ratios, with machine and
 // versions, which the first lines print.
@@ -60,7 +62,7 @@ func main() {
 	what := flag.Arg(0)
 	run := map[string]func(settings) error{
 		"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay,
-		"pages": measurePages, "purge": measurePurge, "layout": measureLayout,
+		"pages": measurePages, "purge": measurePurge, "layout": measureLayout, "transaction": measureTransaction,
 	}
 	switch {
 	case what == "all":
