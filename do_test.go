@@ -619,3 +619,30 @@ func TestAWorkerBoundsItsWaiters(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestLostCommitOfManyIsRunAgainOnceWhereDeclared(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		declared    bool
+		times, runs int
+		want        unavez.Code
+	}{
+		"declared":            {true, 1, 2, ""},
+		"declared, and again": {true, 2, 2, unavez.CodeUnavailable},
+		"not declared":        {false, 1, 1, unavez.CodeUnavailable},
+	} {
+		s := newStore()
+		engine := newEngine(t, s, nil)
+		s.set(failing("before commit", tc.times, store.ErrLost))
+		var runs counter
+		op := operation("order")
+		op.Rerunnable = tc.declared
+		_, err := engine.Do(t.Context(), op, writes("order", &runs))
+		if code := unavez.CodeOf(err); code != tc.want || runs.get("order") != tc.runs {
+			t.Errorf("%s: code %q (%v) after %d runs, want %q after %d", name, code, err, runs.get("order"), tc.want, tc.runs)
+		}
+		if tc.want != "" {
+			wantRow(t, s, "order", "")
+		}
+	}
+}

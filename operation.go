@@ -77,6 +77,11 @@ type Operation struct {
 	// is kept with the unfinished operation for whoever finds it at rest. Only
 	// lease mode stores it; at most 1 KiB.
 	Origin string
+	// Rerunnable declares that running fn of Do twice is harmless as long as only
+	// one run's transaction commits: it writes nowhere else. Do then runs it once
+	// more, by itself, where the database has rolled it back for the sake of
+	// others that shared its commit; else that is CodeUnavailable with the key free.
+	Rerunnable bool
 	// OwnsRetries says that the caller is the one who runs this operation
 	// again when it is retryable and due. Lease always does.
 	OwnsRetries bool

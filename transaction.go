@@ -113,7 +113,12 @@ func (e *Engine[Tx]) Do(ctx context.Context, op Operation, fn func(ctx context.C
 	}
 	defer e.flights.leave()
 	return e.once(ctx, c, func(ctx context.Context, f *flight) (*Outcome, error) {
-		return e.transact(ctx, c, f, fn)
+		out, err := e.transact(ctx, c, f, fn)
+		if c.op.Rerunnable && errors.Is(err, store.ErrLost) {
+			c.gate.Alone = true
+			out, err = e.transact(ctx, c, f, fn)
+		}
+		return out, err
 	})
 }
 

@@ -103,7 +103,7 @@ func (x *exchange) admit(e *edge, w http.ResponseWriter, r *http.Request) *Error
 	x.key = [...]string{x.caller.Principal, key}
 	x.op = unavez.Operation{
 		Tenant: x.caller.Tenant, Effect: effect, Key: x.key[:],
-		Retention: e.Retention, Tombstone: e.Tombstone, Limit: e.Limit, OwnsRetries: true,
+		Retention: e.Retention, Tombstone: e.Tombstone, Limit: e.Limit, OwnsRetries: true, Rerunnable: e.Rerunnable,
 		Detached: !e.CancelOnDisconnect, Origin: e.origin(r),
 	}
 	if p := x.readBody(); p != nil {

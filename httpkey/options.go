@@ -84,6 +84,10 @@ type Options struct {
 	// Commit decides by the status whether the transaction of a plain handler
 	// commits (Layer.Wrap only); nil means everything but 5xx, 408, 425 and 429.
 	Commit func(status int) bool
+	// Rerunnable declares that a handler may run twice for one request as long as
+	// only one run's transaction commits (Layer.Handle and Layer.Wrap only); see
+	// unavez.Operation.
+	Rerunnable bool
 	// CancelOnDisconnect cancels the handler when the client hangs up (Layer
 	// only). Otherwise it runs to its end and a repeated request gets the answer;
 	// only a client that hangs up before its turn gives its place up.

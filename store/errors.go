@@ -1,6 +1,9 @@
 package store
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // The errors a store returns. Each may be wrapped around the driver's own
 // error; the engine decides by errors.Is and never by text.
@@ -28,6 +31,10 @@ var (
 	// ErrUnavailable: the database cannot be reached, is full, read-only or
 	// busy; nothing was committed and trying again later is safe.
 	ErrUnavailable = errors.New("store is unavailable")
+	// ErrLost: the transaction shared its commit with others, and one of those
+	// took it along. It is an ErrUnavailable of which nothing remains; run again
+	// with Gate.Alone, only its own doing can end it.
+	ErrLost = fmt.Errorf("%w: the commit that the transaction shared with others was rolled back", ErrUnavailable)
 	// ErrDamaged: a stored result does not match its checksum.
 	ErrDamaged = errors.New("stored result does not match its checksum")
 	// ErrNotFound: no operation of that key is remembered.

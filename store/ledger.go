@@ -22,6 +22,9 @@ type Gate struct {
 	Eager bool
 	// Limit bounds the transaction, from Begin to Commit.
 	Limit time.Duration
+	// Alone asks for a commit that is shared with no other transaction, where
+	// the store would; see ErrLost.
+	Alone bool
 	// Retention is how long the result is kept, from the outcome's time.
 	Retention time.Duration
 	// Tombstone is how long the bare identity is remembered after that.
@@ -94,7 +97,7 @@ type Txn[Tx any] interface {
 	Tx() Tx
 	// Commit inserts the outcome and commits, in this order, together with
 	// everything written on Tx. Errors: ErrDuplicate, ErrWrote, ErrAborted,
-	// ErrForeignCommit, ErrLimit, ErrUnavailable (nothing committed);
+	// ErrForeignCommit, ErrLimit, ErrUnavailable, ErrLost (nothing committed);
 	// ErrCommitUnknown. The returned outcome is the stored one.
 	Commit(ctx context.Context, end End) (*Outcome, error)
 	// Rollback gives everything up and frees the operation.

@@ -75,7 +75,8 @@
 // A statement that fails leaves the unit usable, as in SQLite, unless SQLite left
 // the transaction with it: after an error the writer asks (a BEGIN that succeeds
 // says so). Then the group is lost: nothing of it was committed, every unit of it
-// gets an error, and the unit that met it gets that first error from each further
+// gets [store.ErrLost], after which an operation that is declared re-runnable runs
+// again in a group of its own, and the unit that met it gets that first error from each further
 // statement. Statements of a unit never see a context that ends, because
 // an interrupted write takes the whole group with it. Limits act between statements.
 //

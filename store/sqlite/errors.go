@@ -92,6 +92,11 @@ func unavailable(text string, cause error) error {
 	return &fault{kind: store.ErrUnavailable, text: text, cause: cause}
 }
 
+// groupLost is for the units of a group that was rolled back through one of them.
+func groupLost(why string, cause error) error {
+	return &fault{kind: store.ErrLost, text: "group was rolled back: " + why, cause: cause}
+}
+
 // busy is what a caller gets instead of "database is locked".
 func busy(cause error) error {
 	return &fault{kind: store.ErrUnavailable, text: "another worker holds the file's writer (is one stopped inside its transaction?)", cause: cause, quiet: true}

@@ -222,8 +222,8 @@ func TestLostGroupAnswersNobody(t *testing.T) {
 			if err := write(t.Context(), b.Tx(), "stray"); !errors.Is(err, store.ErrAborted) || err.Error() != met.Error() {
 				t.Errorf("the next statement: %v, want the first error", err)
 			}
-			if e := <-first; e.outcome != nil || !errors.Is(e.err, store.ErrUnavailable) {
-				t.Errorf("neighbour: %+v, %v; want ErrUnavailable", e.outcome, e.err)
+			if e := <-first; e.outcome != nil || !errors.Is(e.err, store.ErrLost) {
+				t.Errorf("neighbour: %+v, %v; want ErrLost", e.outcome, e.err)
 			}
 			if o, err := b.Commit(t.Context(), completed("two")); o != nil || !errors.Is(err, store.ErrAborted) {
 				t.Errorf("commit: %+v, %v; want ErrAborted", o, err)

@@ -15,6 +15,7 @@ import (
 // for by the handler's first statement.
 func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.Tx], store.Verdict, error) {
 	u := s.c.writer.unit(unitHandler)
+	u.alone = gate.Alone
 	u.bound(gate.Limit)
 	l, err := s.c.gate.try(gate.Key, u)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
 )
@@ -158,5 +159,103 @@ func TestGatesThatComeTogetherGetTheirOwnAnswers(t *testing.T) {
 		if _, err := holder.Commit(t.Context(), completed("holder")); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// Whose group is lost through another unit runs again by itself, if that is
+// declared to be harmless; else it is told, and its key is free.
+func TestLostGroupIsRunAgainOnlyWhereThatIsDeclared(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		opts := patient()
+		opts.GroupTime = time.Second
+		w := fresh(t, drv, opts)
+		engine, err := unavez.New(w.store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, declared := range []bool{true, false} {
+			name := fmt.Sprint("declared ", declared)
+			other := w.begin(t, "other", name)
+			ran := make(chan error, 1)
+			runs := 0
+			op := unavez.Operation{Tenant: "t", Effect: "order", Key: []string{name}, Rerunnable: declared}
+			out, err := engine.Do(t.Context(), op, func(ctx context.Context, tx *sql.Tx) (unavez.Result, error) {
+				runs++
+				if err := write(ctx, tx, name); err != nil || runs > 1 {
+					return unavez.Result{Code: runs}, err
+				}
+				go func() {
+					_, err := other.Tx().ExecContext(context.WithoutCancel(t.Context()),
+						"INSERT OR ROLLBACK INTO business (row, once) VALUES ('x', 'x'), ('x', 'x')")
+					ran <- err
+				}()
+				eventually(t, "the other unit waits", func() bool { return sqlite.Waiting(w.db) == 1 })
+				return unavez.Result{Code: runs}, nil
+			})
+			if err := <-ran; !errors.Is(err, store.ErrAborted) {
+				t.Errorf("the other's statement: %v, want ErrAborted", err)
+			}
+			if err := other.Rollback(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if declared {
+				if err != nil || runs != 2 || out.Result.Code != 2 || out.Attempt != 1 || out.Replayed {
+					t.Errorf("%s: %+v, %v after %d runs", name, out, err, runs)
+				}
+				continue
+			}
+			if unavez.CodeOf(err) != unavez.CodeUnavailable || runs != 1 {
+				t.Errorf("%s: %v after %d runs, want CodeUnavailable after one", name, err, runs)
+			}
+			if _, err := engine.Look(t.Context(), op); unavez.CodeOf(err) != unavez.CodeNotFound {
+				t.Errorf("%s: %v, want its key free", name, err)
+			}
+		}
+		w.rowsAre(t, "declared true")
+		if err := engine.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A unit that runs alone takes nobody into its group, and joins none.
+func TestUnitAloneSharesNoCommit(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		opts := patient()
+		opts.GroupTime = time.Second
+		w := fresh(t, drv, opts)
+		gate := gateOf("alone")
+		gate.Alone = true
+		alone, _, err := w.store.Begin(t.Context(), gate)
+		if err != nil || alone == nil {
+			t.Fatal(err)
+		}
+		before := w.begin(t, "before")
+		w.write(t, before, "before")
+		ran := make(chan error, 1)
+		go func() { ran <- write(context.WithoutCancel(t.Context()), alone.Tx(), "alone") }()
+		eventually(t, "the unit waits", func() bool { return sqlite.Waiting(w.db) == 1 })
+		first := commit(t, before, "before")
+		if e := <-first; e.err != nil {
+			t.Fatal(e.err)
+		}
+		if err := <-ran; err != nil {
+			t.Fatal(err)
+		}
+		w.rowsAre(t, "before") // durable already
+		behind := w.begin(t, "behind")
+		go func() { ran <- write(context.WithoutCancel(t.Context()), behind.Tx(), "behind") }()
+		eventually(t, "the next unit waits", func() bool { return sqlite.Waiting(w.db) == 1 })
+		if _, err := alone.Commit(t.Context(), completed("alone")); err != nil {
+			t.Fatal(err)
+		}
+		w.rowsAre(t, "before", "alone") // without the one behind it
+		if err := <-ran; err != nil {
+			t.Fatal(err)
+		}
+		if _, err := behind.Commit(t.Context(), completed("behind")); err != nil {
+			t.Fatal(err)
+		}
+		w.rowsAre(t, "before", "alone", "behind")
 	})
 }

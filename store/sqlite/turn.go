@@ -60,7 +60,7 @@ func (u *unit) start(ctx context.Context) error {
 // first makes the unit run: in the group that is open, or in a new one.
 func (u *unit) first(ctx context.Context) error {
 	w := u.w
-	if u.kind == unitOwn {
+	if u.kind == unitOwn || u.alone {
 		w.flush()
 	}
 	if err := w.begin(ctx, u); err != nil {

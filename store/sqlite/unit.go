@@ -39,6 +39,7 @@ const (
 type unit struct {
 	w        *writer
 	kind     unitKind
+	alone    bool               // shares its group with no other
 	limit    time.Duration      // from its first statement
 	deadline time.Time          // for all of it; set when it asks for its turn, where nothing bounds it before
 	patience time.Time          // for other workers; set when it asks for its turn
@@ -242,7 +243,7 @@ func (u *unit) release() (*group, error) {
 	if u.outcome != nil {
 		g.outcomes = append(g.outcomes, u.outcome)
 	}
-	if u.kind == unitOwn {
+	if u.kind == unitOwn || u.alone {
 		u.w.use.unlock()
 		u.w.flush()
 		u.w.pass(u)

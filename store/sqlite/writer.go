@@ -243,7 +243,7 @@ func (w *writer) commit(g *group) error {
 	case codeConstraint:
 		if g.units > 1 {
 			w.alone = 256
-			return unavailable("group was rolled back: one of its units violates a deferred constraint", err)
+			return groupLost("one of its units violates a deferred constraint", err)
 		}
 		return &fault{kind: store.ErrAborted, text: "commit violates a deferred constraint", cause: err}
 	case codeFull, codeReadOnly, codeBusy:
@@ -265,7 +265,7 @@ func (w *writer) record(g *group) error {
 		return classify(err)
 	}
 	w.alone = 256
-	return unavailable("group was rolled back: the outcome of one of its units could not be written", err)
+	return groupLost("the outcome of one of its units could not be written", err)
 }
 
 // rollback ends the connection's transaction, if there is one.
@@ -307,7 +307,7 @@ func (w *writer) lose(cause error) {
 	w.group = nil
 	w.rollback()
 	if g != nil {
-		g.err = unavailable("group was rolled back: another unit of it made SQLite leave the transaction", cause)
+		g.err = groupLost("another unit of it made SQLite leave the transaction", cause)
 		close(g.done)
 	}
 }
