@@ -100,8 +100,10 @@ func (b *base) written() (w written) {
 // written when it is gone.
 func (b *base) settled() {
 	b.Reset()
+	pace := time.NewTicker(10 * time.Millisecond)
+	defer pace.Stop()
 	for ask[int](b, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'") > 0 {
-		time.Sleep(10 * time.Millisecond)
+		<-pace.C
 	}
 }
 
