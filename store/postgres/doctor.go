@@ -302,7 +302,7 @@ func (d *doctor) schema(ctx context.Context) error {
 	} else {
 		d.See(checkGrants, store.Refused, true, "%s", strings.Join(missing, "; "))
 	}
-	if !usable || slices.Contains(missing, grant{"SELECT", "", "table", "unavez.migration"}.text(me)) {
+	if !usable || slices.Contains(missing, grant{"SELECT", "", "table", "unavez.migration"}.text(pgx.Identifier{me}.Sanitize())) {
 		d.See(checkSchema, store.Refused, true, "not to be read")
 		return nil
 	}
