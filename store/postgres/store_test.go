@@ -348,7 +348,8 @@ func child(role string) {
 		}
 	}
 	url, row, parts := os.Args[1], os.Args[2], os.Args[3:]
-	pool, err := open(url, "unavez_app", nil)
+	hold := &holding{sends: role == "commit sent"}
+	pool, err := open(url, "unavez_app", func(c *pgxpool.Config) { c.ConnConfig.DialFunc = hold.dial })
 	fail(err)
 	s, err := postgres.New(pool, nil)
 	fail(err)
@@ -381,6 +382,11 @@ func child(role string) {
 	}
 	if role != "claim" && role != "gate" {
 		fail(write(ctx, txn.Tx(), row))
+	}
+	if role == "commit sent" || role == "commit held" {
+		hold.armed.Store(true)
+		_, err := txn.Commit(ctx, completed(row))
+		fail(err)
 	}
 	if role == "committed" {
 		_, err := txn.Commit(ctx, completed(row))
