@@ -281,6 +281,41 @@ func (o *Ops) Act(ctx context.Context, w io.Writer, asJSON bool, name string, d 
 	return writeOperation(w, asJSON, op)
 }
 
+// NewIncarnation says that the history of a store's database is another one, as
+// after restoring a volume or a backup, and writes for how long first claims of
+// outside calls are unknown now. It opens the store directly.
+func NewIncarnation(ctx context.Context, w io.Writer, asJSON bool, o OpsOptions) error {
+	at, _, err := o.place()
+	if err != nil {
+		return err
+	}
+	if at.URL.Empty() {
+		return errors.New("new-incarnation: want a PostgreSQL store (give --config FILE or --store postgres://…); a worker on a restored SQLite file is a new process, which remembers nothing else")
+	}
+	s, err := openStorage(ctx, at)
+	if err != nil {
+		return err
+	}
+	now, err := newIncarnation(ctx, s.store)
+	if err = errors.Join(err, s.close()); err != nil {
+		return err
+	}
+	if asJSON {
+		return writeJSON(w, map[string]any{"incarnation": now.Number, "doubtSeconds": int(now.DoubtLeft.Seconds())})
+	}
+	_, err = fmt.Fprintf(w, "Incarnation %d. Each worker drops what it remembers with its next statement.\nUntil %s the first claim of an outside call becomes unknown: unavez ops list shows it.\n",
+		now.Number, time.Now().Add(now.DoubtLeft).Format(time.DateTime))
+	return err
+}
+
+func newIncarnation(ctx context.Context, s any) (store.Incarnation, error) {
+	incarnations, ok := s.(store.Incarnations)
+	if !ok {
+		return store.Incarnation{}, errors.New("new-incarnation: this store has no history to change")
+	}
+	return incarnations.NewIncarnation(ctx)
+}
+
 // operationPath finds the key of an operation that is named either way.
 func operationPath(name string) (string, error) {
 	key, err := store.ParseKey(name)

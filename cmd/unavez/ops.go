@@ -76,8 +76,29 @@ An admin listener with a token reads it from ` + tokenVariable + ` or --token-fi
 		actionCommand(r, "release", "Let an unknown or parked operation run again", "The request itself is not stored: the next repeat of it runs, under the same identity."),
 		actionCommand(r, "redrive", "Let a dead operation run again", "It becomes due at once, under the same identity."),
 		actionCommand(r, "discard", "End an operation without its effect", "Every repeat of its request is told so. This cannot be taken back."),
+		newIncarnationCommand(r),
 	)
 	return c
+}
+
+func newIncarnationCommand(r *reach) *cobra.Command {
+	return &cobra.Command{
+		Use:   "new-incarnation",
+		Short: "Say that the database was restored",
+		Long: `New-incarnation says that the history of a PostgreSQL database is another one
+although nothing in it shows that: a backup or a volume was put back while no
+worker ran. (A failover, and a restore under running workers, are noticed.)
+
+Workers drop what they remember, and for a while (postgres.Settings.Doubt, 5
+minutes) the first claim of an outside call becomes unknown instead of running:
+the claim before it may have been lost, and its call made. It works on the store
+directly: give --config or --store.`,
+		Example: "  unavez ops new-incarnation --store postgres://…",
+		Args:    usage(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return server.NewIncarnation(c.Context(), os.Stdout, r.json, r.OpsOptions)
+		},
+	}
 }
 
 func listCommand(r *reach) *cobra.Command {

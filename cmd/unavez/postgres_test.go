@@ -36,6 +36,19 @@ func TestPostgreSQLIsMigratedByItsCommandAlone(t *testing.T) {
 	if first.status != 201 || second.body != first.body || second.header.Get("Idempotent-Replayed") != "true" || calls() != 1 {
 		t.Errorf("first %+v, second %+v, %d calls", first, second, calls())
 	}
+	// A restored volume, said by a person: the call of a new key may have been made before.
+	if got := invoke(t, dir, env, "ops", "new-incarnation", "--config", "unavez.yaml"); got.code != 0 || !strings.HasPrefix(got.out, "Incarnation 2.") || !strings.Contains(got.out, "becomes unknown") {
+		t.Errorf("new-incarnation: %+v", got)
+	}
+	if third := post(t, s, "k-2"); third.status != 409 || !strings.Contains(third.body, "outcome-unknown") || calls() != 1 {
+		t.Errorf("first call after it: %+v, %d calls", third, calls())
+	}
+	if again := post(t, s, "k-1"); again.body != first.body {
+		t.Errorf("replay after it: %+v", again)
+	}
+	if got := invoke(t, dir, nil, "ops", "new-incarnation", "--store", "x.db"); got.code != 1 || !strings.Contains(got.err, "PostgreSQL") {
+		t.Errorf("new-incarnation of a file: %+v", got)
+	}
 	if got := invoke(t, dir, nil, "migrate", "--roles"); got.code != 0 || !strings.Contains(got.out, "CREATE ROLE unavez_app") {
 		t.Errorf("roles: %+v", got)
 	}

@@ -16,7 +16,8 @@
 //     arbiter is that lock plus the read of every live slot under it, with the
 //     slot's primary key behind; where outcomes are kept in one table, its key alone.
 //   - The engine adds no round trip to BEGIN, statements, COMMIT: the gate goes
-//     with BEGIN, the outcome with COMMIT.
+//     with BEGIN, the outcome with COMMIT. With Options.Lazy BEGIN and the gate go
+//     with the handler's first statement, which is one round trip less.
 //   - A key is free again within the limit of its transaction, also when its
 //     worker is stopped or its host is gone.
 //
@@ -26,15 +27,27 @@
 // that takes part calls. Each is VOLATILE, so that its statements see what was
 // committed before they began, and each raises what must stop a commit.
 //
-//	Begin    BEGIN · unavez.gate: limits, marker, try-lock; then attempt, live slots, table, tombstones
+//	Begin    BEGIN · limits, try-lock · is anything stored? (live slots, tombstones; table and attempt once they were written to)
 //	         outcome          → its frozen result        (ROLLBACK; nothing stays open)
 //	         lock not granted → processing
 //	         at rest          → its state, unless Gate.From names that attempt
 //	handler  its statements
-//	Commit   unavez.finish: marker, limit, unwritten, synchronous_commit, fence; INSERT outcome · COMMIT
+//	Commit   unavez.finish: transaction, limit, unwritten, synchronous_commit, fence; INSERT outcome · COMMIT
 //
 //	Claim    unavez.claim: try-lock, read, INSERT or UPDATE attempt; commits by itself
 //	Finish   BEGIN · unavez.gate, waiting for the lock; ends like Begin
+//
+// In the lazy form Begin sends nothing. Its statements go ahead of the handler's
+// first one, in one trip, and raise unless the operation may run, so that the
+// server skips what is behind them; the transaction stays failed until the engine
+// has ended it, and then reads what was found. The first statement rides by Exec,
+// Query, QueryRow, SendBatch and Begin; ahead of CopyFrom, Prepare, LargeObjects
+// and Conn, of several statements in one text, of the driver's options among the
+// arguments, and of a query through OpenDB the gate takes a trip of its own. A
+// handler that sends nothing costs one trip in all.
+//
+// The statements of gate and outcome are prepared under names of our own; a
+// query tracer of the driver does not see them.
 //
 // The attempt's DELETE, which raises unless the fence is ours, goes with the
 // COMMIT: until then nobody can take it over, since that needs the lock.
@@ -43,10 +56,14 @@
 //
 //	step                  crash               pause (SIGSTOP)                race                        answer lost
 //	pool, BEGIN, gate     nothing was begun   idle timeout ends it           loser: processing           connection closed, rolled back
+//	lazy: first statement nothing was begun   the key was never taken        refused, nothing of it ran  connection closed, rolled back
 //	handler's statements  rolled back         idle timeout ends it; a late   the same                    connection closed, rolled back
 //	                                          commit is ErrLimit
 //	finish raised         rolled back         —                              23505 of ours: ErrDuplicate ErrCommitUnknown, Settle: free
 //	COMMIT sent           all or nothing      all or nothing                 the lock is held            ErrCommitUnknown, Settle decides
+//	wait for a standby    as COMMIT           waits on; cancelled, it is     the lock is held            as COMMIT
+//	                                          ErrCommitUnknown until the
+//	                                          standby has it
 //	committed             outcome is found    outcome is found               outcome is found            Settle finds it
 //	claim                 lease runs out      lease runs out                 one INSERT; the others read ErrCommitUnknown; it ends by expiring
 //	finish of an attempt  lease runs out      fence + 1 wins: ErrLeaseLost   waits, then ErrLeaseLost    as COMMIT
