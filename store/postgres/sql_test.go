@@ -25,7 +25,10 @@ func (d *database) sqlWorker(t *testing.T, open func(*pgxpool.Pool) *sql.DB, opt
 	t.Helper()
 
 	w := &sqlWorker{wire: &wire{}}
-	pool := d.pool(t, "unavez_app", func(c *pgxpool.Config) { c.ConnConfig.DialFunc = w.wire.dial })
+	pool := d.pool(t, "unavez_app", func(c *pgxpool.Config) {
+		c.ConnConfig.DialFunc = w.wire.dial
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // which would be a trip
+	})
 	w.db = open(pool)
 	t.Cleanup(func() {
 		if t.Failed() {

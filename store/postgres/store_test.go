@@ -125,6 +125,8 @@ func (d *database) worker(t testing.TB, opts *postgres.Options, changes ...func(
 	w := &worker{wire: &wire{}}
 	w.pool = d.pool(t, "unavez_app", func(c *pgxpool.Config) {
 		c.ConnConfig.DialFunc = w.wire.dial
+		// A connection that was idle for a second would be asked first, which is a trip.
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 		for _, change := range changes {
 			change(c)
 		}
