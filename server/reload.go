@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"reflect"
 	"slices"
 	"time"
 
@@ -153,7 +154,20 @@ func (p *process) reload(ctx context.Context, name string) {
 	old := p.site.Swap(s)
 	old.close()
 	p.metrics.Reloaded(true)
+	if !sameScopes(old.config.Auth, next.config.Auth) {
+		p.log.Warn("auth has changed: where it names callers differently, a key used before is a new operation now",
+			"configuration", name)
+	}
 	p.log.Info("reloaded", "configuration", name, "routes", len(next.config.HTTP))
+}
+
+// sameScopes reports whether two configurations name callers alike, as far as
+// they tell: a key belongs to its caller's tenant and principal.
+func sameScopes(a, b config.Auth) bool {
+	for _, auth := range []*config.Auth{&a, &b} {
+		auth.Timeout, auth.Identify = 0, config.Identify{}
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 func (p *process) refuse(err error) {

@@ -381,3 +381,48 @@ func TestAServerSaysWhyItCannotStart(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatNoRouteTakesIsAnsweredByAProblemAndLogged(t *testing.T) {
+	t.Parallel()
+	b := start(t, holding)
+	for _, tc := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{http.MethodPost, "/nothing-here", 404, ""},
+		{http.MethodDelete, "/orders", 405, "GET, HEAD, POST"},
+	} {
+		got := b.send(tc.method, tc.path, "{}")
+		var problem struct {
+			Status int
+			Title  string
+			Detail string
+		}
+		if err := json.Unmarshal([]byte(got.body), &problem); err != nil {
+			t.Errorf("%s %s: %v: %s", tc.method, tc.path, err, got.body)
+		}
+		if got.status != tc.status || problem.Status != tc.status || problem.Title == "" || problem.Detail == "" ||
+			got.header.Get("Content-Type") != "application/problem+json" || got.header.Get("Allow") != tc.allow {
+			t.Errorf("%s %s: %+v", tc.method, tc.path, got)
+		}
+		b.log.wait(t, fmt.Sprintf(`"path":%q,"status":%d,"state":"no-route"`, tc.path, tc.status))
+	}
+	if got := b.send(http.MethodGet, "/orders//17", ""); got.status == 404 {
+		t.Errorf("the way to a clean path: %+v", got)
+	}
+}
+
+func TestAReloadSaysWhenKeysMayBelongToOthers(t *testing.T) {
+	t.Parallel()
+	b := start(t, holding)
+	b.edit("unknown: hold", "unknown: retry")
+	b.reload <- struct{}{}
+	b.log.wait(t, `"msg":"reloaded"`)
+	if strings.Contains(b.log.String(), "auth has changed") {
+		t.Error("a warning about auth, which is as it was")
+	}
+	b.edit("mode: single_tenant", "mode: credential, tenant: acme")
+	b.reload <- struct{}{}
+	b.log.wait(t, "auth has changed")
+}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -84,8 +85,39 @@ func newSite(c *config.Config, p *parts) (*site, error) {
 	for path, handler := range preflights {
 		register(mux, "OPTIONS "+path, handler)
 	}
-	s.handler = mux
+	s.handler = routed(mux, p.log)
 	return s, nil
+}
+
+// routed answers what no route takes as everything else is answered, with a
+// problem and a line in the log.
+func routed(mux *http.ServeMux, log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		said := &written{header: http.Header{}, status: http.StatusOK}
+		refuse.ServeHTTP(said, r) // 404, or 405 with Allow
+		if said.status < 400 {    // the way to the path in its clean form
+			refuse.ServeHTTP(w, r)
+			return
+		}
+		detail := "No route of this server has this path."
+		if said.status == http.StatusMethodNotAllowed {
+			w.Header()["Allow"] = said.header["Allow"]
+			detail = "The routes of this path take other methods."
+		}
+		log.LogAttrs(r.Context(), slog.LevelInfo, "request",
+			slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", said.status),
+			slog.String("state", "no-route"), slog.String("correlation", observe.Correlation(r.Context())))
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(said.status)
+		_ = json.NewEncoder(w).Encode(map[string]any{ // the client has gone if it fails
+			"type": "about:blank", "title": http.StatusText(said.status), "status": said.status, "detail": detail,
+		})
+	})
 }
 
 // register adds a pattern unless the configuration has it already.

@@ -21,6 +21,23 @@ type Filter struct {
 	Limit int
 }
 
+// Bounds of a page of a list, in records.
+const (
+	DefaultPage = 100  // where Filter.Limit is 0
+	MaxPage     = 1000 // what it may be at most
+)
+
+// Page is the size of a page, or an error for one that is out of bounds.
+func (f Filter) Page() (int, error) {
+	switch {
+	case f.Limit == 0:
+		return DefaultPage, nil
+	case f.Limit < 0, f.Limit > MaxPage:
+		return 0, fmt.Errorf("list: limit %d, want 1 to %d", f.Limit, MaxPage)
+	}
+	return f.Limit, nil
+}
+
 // Cursor is the place of a record in a list, which is ordered by the time of
 // the last change and then by key, both ascending.
 type Cursor struct {

@@ -4,17 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/unavez/unavez/store"
-)
-
-// Bounds of pages.
-const (
-	defaultPage = 100
-	maxPage     = 1000
 )
 
 // List returns one page.
@@ -22,12 +15,9 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if filter.Limit < 0 || filter.Limit > maxPage {
-		return nil, fmt.Errorf("list: limit %d, want 1 to %d", filter.Limit, maxPage)
-	}
-	limit := filter.Limit
-	if limit == 0 {
-		limit = defaultPage
+	limit, err := filter.Page()
+	if err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,12 +16,6 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// Bounds of pages.
-const (
-	defaultPage = 100
-	maxPage     = 1000
-)
-
 // snapshot runs fn on one state of the database.
 func (s *Store) snapshot(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return classify(pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn))
@@ -29,10 +23,10 @@ func (s *Store) snapshot(ctx context.Context, fn func(tx pgx.Tx) error) error {
 
 // List reads one page of attempts and one of outcomes and merges them.
 func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, error) {
-	if filter.Limit < 0 || filter.Limit > maxPage {
-		return nil, fmt.Errorf("postgres store: list: limit %d, want 1 to %d", filter.Limit, maxPage)
+	limit, err := filter.Page()
+	if err != nil {
+		return nil, fmt.Errorf("postgres store: %w", err)
 	}
-	filter.Limit = cmp.Or(filter.Limit, defaultPage)
 	var unfinished, final []store.State
 	for _, state := range filter.States {
 		if state.Final() {
@@ -42,10 +36,10 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 		}
 	}
 	var page []store.Record
-	err := s.snapshot(ctx, func(tx pgx.Tx) error {
+	err = s.snapshot(ctx, func(tx pgx.Tx) error {
 		if len(unfinished) > 0 || len(filter.States) == 0 {
 			where, args := conditions(filter, "changed", unfinished)
-			some, err := listAttempts(ctx, tx, where, args, filter.Limit)
+			some, err := listAttempts(ctx, tx, where, args, limit)
 			if err != nil {
 				return err
 			}
@@ -53,7 +47,7 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 		}
 		if len(final) > 0 {
 			where, args := conditions(filter, "ended", final)
-			some, err := listOutcomes(ctx, tx, where+" AND expires > pg_catalog.clock_timestamp()", args, filter.Limit)
+			some, err := listOutcomes(ctx, tx, where+" AND expires > pg_catalog.clock_timestamp()", args, limit)
 			if err != nil {
 				return err
 			}
@@ -64,7 +58,7 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 	slices.SortFunc(page, func(a, b store.Record) int {
 		return cmp.Or(a.Changed.Compare(b.Changed), bytes.Compare(a.Key[:], b.Key[:]))
 	})
-	return page[:min(len(page), filter.Limit)], err
+	return page[:min(len(page), limit)], err
 }
 
 // conditions are the filter in SQL; instants is the column of the last change.

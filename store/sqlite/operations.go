@@ -15,19 +15,13 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// Bounds of pages.
-const (
-	defaultPage = 100
-	maxPage     = 1000
-)
-
 // List reads one page of attempts, one of the outcomes of each retention, and
 // merges them.
 func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, error) {
-	if filter.Limit < 0 || filter.Limit > maxPage {
-		return nil, fmt.Errorf("sqlite store: list: limit %d, want 1 to %d", filter.Limit, maxPage)
+	limit, err := filter.Page()
+	if err != nil {
+		return nil, fmt.Errorf("sqlite store: %w", err)
 	}
-	filter.Limit = cmp.Or(filter.Limit, defaultPage)
 	var unfinished, final []store.State
 	for _, state := range filter.States {
 		if state.Final() {
@@ -37,10 +31,10 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 		}
 	}
 	var page []store.Record
-	err := s.snapshot(ctx, func(r *raw) error {
+	err = s.snapshot(ctx, func(r *raw) error {
 		if len(unfinished) > 0 || len(filter.States) == 0 {
 			where, args := conditions(filter, "changed", unfinished)
-			if err := listAttempts(r, where, args, filter.Limit, &page); err != nil {
+			if err := listAttempts(r, where, args, limit, &page); err != nil {
 				return err
 			}
 		}
@@ -52,7 +46,7 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 			where, args := conditions(filter, "at", final)
 			where += fmt.Sprintf(" AND expires > %s AND expires - at = ?%d", now, len(args)+1)
 			for _, ms := range all {
-				if err := listOutcomes(r, where, append(args[:len(args):len(args)], ms), filter.Limit, &page); err != nil {
+				if err := listOutcomes(r, where, append(args[:len(args):len(args)], ms), limit, &page); err != nil {
 					return err
 				}
 			}
@@ -62,7 +56,7 @@ func (s *Store) List(ctx context.Context, filter store.Filter) ([]store.Record, 
 	slices.SortFunc(page, func(a, b store.Record) int {
 		return cmp.Or(a.Changed.Compare(b.Changed), bytes.Compare(a.Key[:], b.Key[:]))
 	})
-	return page[:min(len(page), filter.Limit)], err
+	return page[:min(len(page), limit)], err
 }
 
 // conditions are the filter in SQL; instants is the column of the last change.

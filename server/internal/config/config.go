@@ -243,12 +243,12 @@ type Limits struct {
 // Parse reads a configuration and checks it. The error, if any, is Faults with
 // every fault there is.
 func Parse(data []byte, source Source) (*Config, error) {
-	root, err := parseDocument(data)
+	root, further, err := parseDocument(data)
 	if err != nil {
 		return nil, err
 	}
 	c := &Config{}
-	d := &decoder{source: source.orDefault(), lines: map[string]int{}, later: laterFields()}
+	d := &decoder{source: source.orDefault(), faults: further, lines: map[string]int{}, later: laterFields()}
 	d.anchors = map[string]ast.Node{}
 	if root != nil {
 		d.decode(root, reflect.ValueOf(c).Elem(), "")

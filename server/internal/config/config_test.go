@@ -157,6 +157,7 @@ func TestFaultsOfSingleFields(t *testing.T) {
 		{"merge key", "store:", "<<: {a: b}\nstore:", "merge keys"},
 		{"tag", "sqlite:x.db", "!!str sqlite:x.db", "tags are not used"},
 		{"second document", "store:", "a: b\n---\nstore:", "a second document"},
+		{"fault in front of a second document", "store:", "a: b\n---\nstore:", "a: unknown field"},
 		{"null", "sqlite:x.db", "", "no value"},
 		{"list for a value", "sqlite:x.db", "[a]", "want one value, not a list"},
 		{"value for a list", "{mode: single_tenant}", "{mode: token, tokens: x}", "want a list"},

@@ -32,30 +32,31 @@ type decoder struct {
 	later map[string]string
 }
 
-// parseDocument gives the one document of the file, nil for an empty one.
-func parseDocument(data []byte) (ast.Node, error) {
+// parseDocument gives the one document of the file, nil for an empty one, and a
+// fault for each further one.
+func parseDocument(data []byte) (body ast.Node, further Faults, err error) {
 	if len(data) > maxFile {
-		return nil, Faults{{Text: fmt.Sprintf("%d bytes, at most %d", len(data), maxFile)}}
+		return nil, nil, Faults{{Text: fmt.Sprintf("%d bytes, at most %d", len(data), maxFile)}}
 	}
 	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		var syntax yaml.Error
 		if errors.As(err, &syntax) && syntax.GetToken() != nil {
-			return nil, Faults{{Line: syntax.GetToken().Position.Line, Text: "not YAML: " + syntax.GetMessage()}}
+			return nil, nil, Faults{{Line: syntax.GetToken().Position.Line, Text: "not YAML: " + syntax.GetMessage()}}
 		}
-		return nil, Faults{{Text: "not YAML: " + firstLine(err.Error())}}
+		return nil, nil, Faults{{Text: "not YAML: " + firstLine(err.Error())}}
 	}
-	var body ast.Node
 	for _, doc := range file.Docs {
 		if doc.Body == nil {
 			continue
 		}
 		if body != nil {
-			return nil, Faults{{Line: lineOf(doc.Body), Text: "a second document: one file holds one configuration"}}
+			further = append(further, Fault{Line: lineOf(doc.Body), Text: "a second document: one file holds one configuration"})
+			continue
 		}
 		body = doc.Body
 	}
-	return body, nil
+	return body, further, nil
 }
 
 func firstLine(s string) string {
