@@ -6,6 +6,7 @@
 //	unavez check FILE       every fault of a configuration at once
 //	unavez doctor FILE      the live settings that the promises rest on
 //	unavez audit FILE       the invariants, proved over what is stored
+//	unavez analyze CHART    what a duplicate of an event can do to a statechart
 //	unavez ops list         operations that need a person
 //
 // It exits with 0 when all went well, 1 when something is wrong with what it
@@ -105,7 +106,7 @@ what to try.`,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errUsage{err} })
-	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), auditCommand(), opsCommand(), migrateCommand(), versionCommand())
+	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), auditCommand(), analyzeCommand(), opsCommand(), migrateCommand(), versionCommand())
 	return root
 }
 

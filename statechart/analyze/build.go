@@ -17,7 +17,7 @@ func newReport(g *graph, o *Options) *Report {
 			Configurations: len(g.states), Steps: g.steps, Exceeded: g.truncated,
 		},
 		Complete: g.truncated == "",
-		Events:   []Event{}, Cells: []Cell{}, Actions: g.writers.report(), Findings: []Finding{},
+		Events:   []Event{}, Cells: []Cell{}, Transitions: []Transition{}, Actions: g.writers.report(), Findings: []Finding{},
 	}
 	for _, s := range g.states {
 		r.Configurations = append(r.Configurations, configuration(s))
@@ -217,6 +217,9 @@ func (b *builder) event(letter int) {
 		if cell.first != nil {
 			c.Certainty = cell.certainty()
 			c.Witness = b.witness(cell)
+			if cell.class == ProtectedByData {
+				c.By = b.by(cell)
+			}
 		}
 		cells = append(cells, c)
 		if worst.first == nil && worst.class == "" || cell.worseClass(worst) {
@@ -233,6 +236,38 @@ func (b *builder) event(letter int) {
 	}
 	b.report.Events = append(b.report.Events, e)
 	b.report.Cells = append(b.report.Cells, cells...)
+}
+
+// by tells what makes a second delivery harmless.
+func (b *builder) by(v verdict) []string {
+	need := b.needed(v.first.letter)
+	var list []string
+	for _, token := range v.first.settles {
+		if !need[token] {
+			continue
+		}
+		parts := strings.SplitN(token, " ", 4)
+		text := token
+		switch parts[0] {
+		case "join":
+			what := strings.ReplaceAll(parts[3], "\"", "")
+			if parts[1] == "insert" {
+				text = "set " + parts[2] + " has " + what
+			} else {
+				text = parts[2] + " is joined (" + parts[1] + ") with " + what
+			}
+		case "const":
+			text = parts[1] + " is only ever set to this"
+		case "event":
+			text = "a guard reads the event only, and answers a duplicate as it did the first"
+		case "effect", "action":
+			text = parts[1] + " is absorbing"
+		}
+		if !slices.Contains(list, text) {
+			list = append(list, text)
+		}
+	}
+	return list
 }
 
 // mark keeps the worst class of each transition.

@@ -159,8 +159,36 @@ func (b *builder) duplicates() {
 		b.again(f, v, told)
 	}
 	for i, l := range b.letters {
-		if l.kind == unnamed && i < len(b.letters) {
+		if l.kind == unnamed {
 			b.alwaysReads(i)
+		}
+	}
+	b.growingSets()
+}
+
+// growingSets reports the sets that protect by data: they never shrink.
+func (b *builder) growingSets() {
+	told := map[string]bool{}
+	for _, c := range b.report.Cells {
+		for _, by := range c.By {
+			key, ok := strings.CutPrefix(by, "set ")
+			if !ok {
+				continue
+			}
+			key, _, _ = strings.Cut(key, " ")
+			if told[c.Event+" "+key] {
+				continue
+			}
+			told[c.Event+" "+key] = true
+			f := Finding{
+				Rule: "DUP011", Event: c.Event, Configuration: c.Configuration,
+				Message: fmt.Sprintf("%s is protected by the set %s, which grows with every event for as long as the process lives", c.Event, key),
+			}
+			if list := b.writers.byKey[key]; len(list) > 0 {
+				f.State = list[0].node.ID
+				f.at(list[0].at)
+			}
+			b.add(f, key)
 		}
 	}
 }
@@ -186,7 +214,7 @@ func (b *builder) route(way []*step) string {
 
 // again reports the actions that the second delivery runs, one finding an action.
 func (b *builder) again(from Finding, v verdict, told map[string]bool) {
-	reentered := map[*statechart.Node]bool{}
+	reentered := map[*statechart.Node][]effect{}
 	for _, e := range v.again.effects {
 		f := Finding{Event: from.Event, State: e.node.ID, Configuration: v.again.from.place, Accepted: from.Accepted}
 		if f.Accepted {
@@ -207,15 +235,29 @@ func (b *builder) again(from Finding, v verdict, told map[string]bool) {
 			told[f.Rule+f.Event+f.Pointer+e.key] = true
 			b.add(f, e.key, e.action.Name)
 		}
-		if role(e) != "transition" && v.again.from == v.again.to && !reentered[e.node] {
-			reentered[e.node] = true
-			f := f
-			f.Rule, f.Message = "DUP004", fmt.Sprintf("a duplicate of %s leaves and enters %s again, and runs its %s actions", from.Event, e.node.ID, role(e))
-			if key := f.Rule + f.Event + e.node.ID; !told[key] {
-				told[key] = true
-				b.add(f, role(e))
-			}
+		if role(e) != "transition" && v.again.from == v.again.to {
+			reentered[e.node] = append(reentered[e.node], e)
 		}
+	}
+	for _, n := range b.definition.Nodes() {
+		list := reentered[n]
+		if len(list) == 0 || told["DUP004"+from.Event+n.ID] {
+			continue
+		}
+		told["DUP004"+from.Event+n.ID] = true
+		var runs []string
+		for _, e := range list {
+			runs = append(runs, e.text+" ("+role(e)+")")
+		}
+		f := Finding{
+			Rule: "DUP004", Event: from.Event, State: n.ID, Configuration: v.again.from.place, Accepted: from.Accepted,
+			Message: fmt.Sprintf("a duplicate of %s leaves and enters %s again and runs %s", from.Event, n.ID, strings.Join(runs, ", ")),
+		}
+		if f.Accepted {
+			f.Level = LevelNote
+		}
+		f.at(list[0].action.At)
+		b.add(f)
 	}
 }
 
@@ -353,7 +395,25 @@ func (b *builder) failing() {
 				f.Rule = "SC002"
 			}
 		}
-		f.at(b.definition.Root().At)
+		f.at(b.placeOf(x))
 		b.add(f)
 	}
+}
+
+// placeOf finds where a step that fails begins: at the innermost active
+// candidate, or at the machine.
+func (b *builder) placeOf(x failure) statechart.Position {
+	at := b.definition.Root().At
+	if x.state == nil || b.letters[x.letter].kind != external {
+		return at
+	}
+	for _, n := range x.state.snapshot.Active() {
+		for _, t := range n.Transitions {
+			if t.Event == b.letters[x.letter].name {
+				at = t.At
+				break
+			}
+		}
+	}
+	return at
 }

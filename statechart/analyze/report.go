@@ -98,6 +98,9 @@ type Cell struct {
 	Certainty Certainty `json:"certainty,omitempty"`
 	// To are the configurations that the event can lead to.
 	To []int `json:"to,omitempty"`
+	// By says, for PROTECTED_BY_DATA, what the first delivery settles: "set seen has
+	// event.id", for one.
+	By []string `json:"by,omitempty"`
 	// Witness of a second effect, the shortest; for PROTECTED_BY_DATA the one that
 	// the data forbid.
 	Witness *Witness `json:"witness,omitempty"`

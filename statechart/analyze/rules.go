@@ -78,7 +78,7 @@ func Rules() []Rule {
 			},
 		},
 		{
-			"DUP007", "budget-exceeded", LevelWarning, "The search was ended by its budget: some answers are UNKNOWN.",
+			"DUP007", "budget-exceeded", LevelError, "The search was ended by its budget: some answers are UNKNOWN.",
 			[]string{
 				"raise --max-configurations, --max-steps or --max-answers",
 				"split parallel regions that do not depend on each other into charts of their own",
@@ -98,6 +98,10 @@ func Rules() []Rule {
 				"change the chart so that the old class holds",
 				"keep the marks that the old chart did not need, before the new one runs",
 			},
+		},
+		{
+			"DUP011", "growing-set", LevelNote, "A set that protects by data only ever grows.",
+			[]string{"keep it if a process has few such events; else lead to another state, or keep marks"},
 		},
 		{
 			"SC001", "unreachable-state", LevelWarning, "No event leads to this state.",

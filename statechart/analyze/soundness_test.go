@@ -14,7 +14,7 @@ import (
 
 var (
 	soundnessSeed   = flag.Uint64("soundness.seed", 0, "seed of the soundness test; 0 takes a random one")
-	soundnessChecks = flag.Int("soundness.checks", 0, "late duplicates to replay; 0 means 30,000, with -short 5,000")
+	soundnessChecks = flag.Int("soundness.checks", 0, "late duplicates to replay; 0 means 5,000, with -short 1,000")
 )
 
 // The claim of the analysis, against the engine: random charts are run with
@@ -29,9 +29,9 @@ func TestNoDuplicateContradictsTheReport(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	if want == 0 {
-		want = 30_000
+		want = 5_000
 		if testing.Short() {
-			want = 5_000
+			want = 1_000
 		}
 	}
 	t.Logf("seed: -soundness.seed=%d", seed)
@@ -96,7 +96,7 @@ func (c *trial) run(total *tally) {
 		return
 	}
 	c.d = d
-	report, err := analyze.Analyze(c.t.Context(), d, &analyze.Options{MaxConfigurations: 120, MaxSteps: 20_000, MaxAnswers: 128})
+	report, err := analyze.Analyze(c.t.Context(), d, &analyze.Options{MaxConfigurations: 120, MaxSteps: 10_000, MaxAnswers: 64})
 	if err != nil {
 		total.refused++ // it cannot start
 		return

@@ -175,7 +175,12 @@ func (r *Report) classes(b *strings.Builder) {
 			b.WriteString(" (may)")
 		}
 		for _, c := range r.Cells {
-			if c.Event == e.Type && c.Configuration == e.Worst && c.Witness != nil {
+			if c.Event != e.Type || c.Configuration != e.Worst || c.Witness == nil {
+				continue
+			}
+			if c.Class == ProtectedByData {
+				fmt.Fprintf(b, "  in %s: %s", r.Configurations[e.Worst].Label, strings.Join(c.By, ", "))
+			} else {
 				fmt.Fprintf(b, "  in %s: %s", r.Configurations[e.Worst].Label, r.path(c.Witness))
 			}
 		}
