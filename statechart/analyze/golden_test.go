@@ -131,3 +131,29 @@ func TestMermaidAndPictureOfAGoldenChart(t *testing.T) {
 		}
 	}
 }
+
+// An answer about the context holds until something is written, and only where
+// every way agrees on it.
+func TestWhatIsKnownOfTheContextEndsWithAWrite(t *testing.T) {
+	t.Parallel()
+	chart := func(a, b string) map[string]analyze.Class {
+		return classes(analyzed(t, load(t, []byte(`{"id":"m","@exprLang":"cel","context":{"n":0},"initial":"a","states":{
+			"a":{"on":{"X":{"guard":{"@expr":"context.n >= 2"},"target":"b"}`+a+`}},
+			"b":{"on":{"Z":{"guard":{"@expr":"!(context.n >= 2)"},"target":"c"}`+b+`}},
+			"c":{"type":"final"}}}`)), nil))
+	}
+	for _, c := range []struct {
+		a, b string
+		want analyze.Class
+	}{
+		{"", "", analyze.NoEffect},
+		{"", `,"Y":{"actions":{"type":"assign","params":{"n":0}}}`, analyze.Terminal},
+		{"", `,"Y":{"actions":"anything"}`, analyze.Terminal},
+		{`,"W":"b"`, "", analyze.Terminal},
+		{`,"W":{"target":"b","guard":{"@expr":"context.n >= 2"}}`, "", analyze.NoEffect},
+	} {
+		if got := chart(c.a, c.b)["Z"]; got != c.want {
+			t.Errorf("with %s%s: Z is %s, want %s", c.a, c.b, got, c.want)
+		}
+	}
+}

@@ -224,7 +224,22 @@ func (d *dice) chart() []byte {
 	if d.chance(0.4) {
 		d.writes = []object{{{"ids", expression("insert")}}, {{"flag", true}}}
 	}
+	if d.chance(0.3) { // two writers of one member, at odds
+		d.writes = pick(d, [][]object{
+			{{{"best", expression("best")}}, {{"best", expression("event.v")}}},
+			{{{"n", 0}}, {{"n", expression("n + 1")}}},
+			{{{"ids", expression("insert")}}, {{"ids", []any{}}}},
+			{{{"flag", true}}, {{"flag", false}}},
+		})
+	}
 	d.guards = []string{"event.ok", "!event.ok", "event.v>2", "known", "!known", "!known&&ok", "n>=2", "!(n>=2)", "flag", "!flag", "v>best"}
+	if d.chance(0.5) { // few guards, so that one is asked again and again
+		d.Shuffle(len(d.guards), func(i, j int) { d.guards[i], d.guards[j] = d.guards[j], d.guards[i] })
+		d.guards = d.guards[:2]
+		if d.chance(0.5) {
+			d.guards = []string{"n>=2", "flag"}
+		}
+	}
 	root := d.grow(nil, nil, 0)
 	chart := object{{"id", "m"}, {"@exprLang", "toy"}, {"options", object{{"maxIterations", 25}}}}
 	chart.put("context", object{{"n", 0}, {"m", 0}, {"ids", []any{}}, {"best", 0}, {"first", nil}, {"flag", false}, {"last", nil}})
