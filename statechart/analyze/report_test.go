@@ -98,7 +98,8 @@ func TestReportsFollowTheirSchema(t *testing.T) {
 	}
 }
 
-// What is written for code scanning is SARIF 2.1.0, by the schema of its authors.
+// What is written for code scanning is SARIF 2.1.0, by the schema of its authors:
+// testdata/sarif-schema-2.1.0.json is the published OASIS schema (errata 01), unchanged.
 func TestFindingsAreSARIF(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/sarif-schema-2.1.0.json")
