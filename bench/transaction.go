@@ -142,7 +142,7 @@ func (c *wired) Write(b []byte) (int, error) {
 func (c *wired) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.w.delay > 0 && c.owes.Swap(false) {
-		time.Sleep(c.w.delay)
+		<-time.After(c.w.delay)
 	}
 	return n, err
 }
@@ -272,17 +272,17 @@ func (b *base) costs(s settings, runners []*runner, ring string) {
 	fmt.Printf("CPU of program and server on %s, one caller, to bare; counts per operation\n", ring)
 	for _, r := range runners {
 		const n = 500
-		b.exec("vacuum orders, naive")
+		before := ask[int](b, "select coalesce(sum(n_tup_upd + n_tup_del), 0) from pg_stat_user_tables")
 		trips, statements, log := r.wire.trips.Load(), r.wire.statements.Load(), ask[int64](b, position)
 		for range n {
 			r.once()
 		}
 		log = ask[int64](b, position) - log
-		r.pool.Reset() // its sessions tell what they have counted when they end
-		dead := 0
-		for until := time.Now().Add(2 * time.Second); dead == 0 && time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
-			dead = ask[int](b, "select coalesce(sum(n_dead_tup), 0) from pg_stat_user_tables")
+		for _, r := range runners { // sessions tell what they have counted when they end
+			r.pool.Reset()
 		}
+		b.settled()
+		dead := ask[int](b, "select coalesce(sum(n_tup_upd + n_tup_del), 0) from pg_stat_user_tables") - before
 		fmt.Printf("  %-48s %8.0f µs %6.2f   %.0f trips %5.1f statements %6d B of log %5.2f dead rows\n", r.name, median(all[r.name].cpu),
 			ratio(all[r.name].cpu, all[runners[0].name].cpu), float64(r.wire.trips.Load()-trips)/n, float64(r.wire.statements.Load()-statements)/n, log/n, float64(dead)/n)
 	}
