@@ -142,7 +142,8 @@ func (c *wired) Write(b []byte) (int, error) {
 func (c *wired) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.w.delay > 0 && c.owes.Swap(false) {
-		<-time.After(c.w.delay)
+		late := time.NewTimer(c.w.delay)
+		<-late.C
 	}
 	return n, err
 }
