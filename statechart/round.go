@@ -290,13 +290,16 @@ func (x *step) enter() error {
 			x.generations[n.slot]++
 			x.changed = true
 		}
-		if err := x.run(n.Entry, n); err != nil {
-			return err
+		loud := x.silent == nil || !x.silent.has(n)
+		if loud {
+			if err := x.run(n.Entry, n); err != nil {
+				return err
+			}
 		}
 		if err := x.invoke(n); err != nil {
 			return err
 		}
-		if n.Initial != nil && x.byItself.has(n) {
+		if loud && n.Initial != nil && x.byItself.has(n) {
 			if err := x.run(n.Initial.Actions, n); err != nil {
 				return err
 			}

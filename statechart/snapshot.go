@@ -201,7 +201,17 @@ func (s *Snapshot) Parts() Parts {
 // the given ones, and refuses a configuration or a history that is not legal
 // ([CodeDamaged]).
 func Assemble(d *Definition, p Parts) (*Snapshot, error) {
+	s, err := assemble(d, p)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+// assemble leaves the last check to its caller.
+func assemble(d *Definition, p Parts) (*Snapshot, error) {
 	s := newSnapshot(d)
+	s.active.add(d.nodes[0])
 	for _, id := range p.States {
 		n, ok := d.byID[id]
 		if !ok || n.Kind == History {
@@ -246,7 +256,7 @@ func Assemble(d *Definition, p Parts) (*Snapshot, error) {
 		}
 		s.output, s.hasOutput = output, true
 	}
-	return s, s.check()
+	return s, nil
 }
 
 func newSnapshot(d *Definition) *Snapshot {

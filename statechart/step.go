@@ -36,6 +36,7 @@ type step struct {
 	was      set // active before the round
 	finished set // parallel nodes whose done event was queued
 	scratch  set
+	silent   set // nodes that are entered without their actions; nil for none
 	targets  []*Node
 	values   []any
 	inputs   map[*InvokeDefinition]any

@@ -31,7 +31,7 @@ var (
 )
 
 func decimalType() *types.Type {
-	return types.NewTypeValue("decimal", traits.AdderType, traits.SubtractorType, traits.MultiplierType, traits.NegatorType, traits.ComparerType)
+	return types.NewObjectType("decimal", traits.AdderType, traits.SubtractorType, traits.MultiplierType, traits.NegatorType, traits.ComparerType)
 }
 
 // exact is unscaled × 10^exponent.
