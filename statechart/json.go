@@ -163,7 +163,7 @@ func (p *parser) document() (*tree, error) {
 		return nil, p.fail(at, "not valid UTF-8")
 	}
 	p.space()
-	root, err := p.value(0)
+	root, err := p.value(&tree{}, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -192,14 +192,16 @@ func (p *parser) take(b byte) bool {
 	return false
 }
 
-func (p *parser) value(depth int) (*tree, error) {
+// value fills a tree, which knows its parent already: the report of a repeated
+// member inside needs it.
+func (p *parser) value(t *tree, depth int) (*tree, error) {
 	if p.at >= len(p.text) {
 		return nil, p.fail(p.at, "the text ends where a value should stand")
 	}
 	if depth > maxDepth {
 		return nil, p.fail(p.at, "nested deeper than %d levels", maxDepth)
 	}
-	t := &tree{from: p.at}
+	t.from = p.at
 	var err error
 	switch b := p.text[p.at]; {
 	case b == '{':
@@ -252,10 +254,9 @@ func (p *parser) object(t *tree, depth int) error {
 			return p.fail(p.at, "a colon should stand here")
 		}
 		p.space()
-		if m.value, err = p.value(depth + 1); err != nil {
+		if m.value, err = p.value(&tree{parent: t, key: m.key}, depth+1); err != nil {
 			return err
 		}
-		m.value.parent, m.value.key = t, m.key
 		repeated := false
 		if len(t.members) < 16 {
 			repeated = t.member(m.key) != nil
@@ -290,11 +291,10 @@ func (p *parser) list(t *tree, depth int) error {
 	}
 	for {
 		p.space()
-		e, err := p.value(depth + 1)
+		e, err := p.value(&tree{parent: t, index: len(t.elements)}, depth+1)
 		if err != nil {
 			return err
 		}
-		e.parent, e.index = t, len(t.elements)
 		t.elements = append(t.elements, e)
 		if p.space(); p.take(']') {
 			return nil

@@ -272,7 +272,7 @@ func nearest(word string, allowed [][]string) string {
 	best, distance := "", 3
 	for _, names := range allowed {
 		for _, name := range names {
-			if d := edits(word, name); d < distance && d*2 < len(name) {
+			if d := edits(word, name); d < distance && d*2 <= len(name) {
 				best, distance = name, d
 			}
 		}

@@ -59,8 +59,8 @@ type Reaction struct {
 	Kind Kind
 	// Effects to carry out, in order.
 	Effects []EffectCall
-	// Arm are the timers to arm and Cancel those to cancel. A timer of Cancel was
-	// armed by an earlier step.
+	// Arm are the timers to arm, in an order that decides between equal due times,
+	// and Cancel those to cancel. A timer of Cancel was armed by an earlier step.
 	Arm, Cancel []Timer
 	// Invoke are the invokes to start and Stop those to stop, which an earlier step
 	// started.

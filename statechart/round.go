@@ -288,6 +288,7 @@ func (x *step) enter() error {
 				x.ownGenerations, x.generations = true, slices.Clone(x.generations)
 			}
 			x.generations[n.slot]++
+			x.entered = append(x.entered, n)
 			x.changed = true
 		}
 		loud := x.silent == nil || !x.silent.has(n)

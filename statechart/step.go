@@ -40,6 +40,7 @@ type step struct {
 	targets  []*Node
 	values   []any
 	inputs   map[*InvokeDefinition]any
+	entered  []*Node // of Definition.generations, in order, repeated if entered again
 
 	effects []EffectCall
 	tried   bool // a candidate was refused by its guard
@@ -94,9 +95,10 @@ func (x *step) end() {
 	clear(x.targets)
 	clear(x.values)
 	clear(x.queue)
+	clear(x.entered)
 	*x = step{
 		d: x.d, active: x.active, toEnter: x.toEnter, byItself: x.byItself, exits: x.exits, was: x.was, finished: x.finished, scratch: x.scratch,
-		selected: x.selected[:0], chosen: x.chosen[:0], targets: x.targets[:0], values: x.values[:0], queue: x.queue[:0],
+		selected: x.selected[:0], chosen: x.chosen[:0], targets: x.targets[:0], values: x.values[:0], queue: x.queue[:0], entered: x.entered[:0],
 	}
 	x.d.scratch.Put(x)
 }
@@ -332,32 +334,33 @@ func (x *step) react(kind Kind) Reaction {
 	return r
 }
 
-// compare finds the timers and invokes that begin and end between two snapshots.
+// compare finds the timers and invokes that end between two snapshots, in document
+// order, and those that begin, in the order in which their nodes were entered.
 func (x *step) compare(s *Snapshot, r *Reaction) {
-	for _, n := range x.d.generations {
-		running, runs := false, s.status == Active && s.active.has(n)
-		var old, now uint64
-		if x.before != nil {
-			running, old = x.before.active.has(n), x.before.generations[n.slot]
-		}
-		if now = s.generations[n.slot]; running && runs && old == now {
-			continue
-		}
-		for _, t := range n.Timers {
-			if running {
+	if x.before != nil {
+		for _, n := range x.d.generations {
+			old := x.before.generations[n.slot]
+			if !x.before.active.has(n) || s.status == Active && s.active.has(n) && s.generations[n.slot] == old {
+				continue
+			}
+			for _, t := range n.Timers {
 				r.Cancel = append(r.Cancel, Timer{n.ID, t.Delay, t.After, old})
 			}
-			if runs {
-				r.Arm = append(r.Arm, Timer{n.ID, t.Delay, t.After, now})
-			}
-		}
-		for _, inv := range n.Invokes {
-			if running {
+			for _, inv := range n.Invokes {
 				r.Stop = append(r.Stop, Invoke{ID: inv.ID, Source: inv.Source, State: n.ID, Generation: old})
 			}
-			if runs {
-				r.Invoke = append(r.Invoke, Invoke{ID: inv.ID, Source: inv.Source, State: n.ID, Input: x.inputs[inv], Generation: now})
-			}
+		}
+	}
+	for i, n := range x.entered {
+		if s.status != Active || !s.active.has(n) || slices.Contains(x.entered[i+1:], n) {
+			continue
+		}
+		now := s.generations[n.slot]
+		for _, t := range n.Timers {
+			r.Arm = append(r.Arm, Timer{n.ID, t.Delay, t.After, now})
+		}
+		for _, inv := range n.Invokes {
+			r.Invoke = append(r.Invoke, Invoke{ID: inv.ID, Source: inv.Source, State: n.ID, Input: x.inputs[inv], Generation: now})
 		}
 	}
 }
