@@ -48,7 +48,10 @@ func complete(d *Definition, p Parts, added map[string]Added, outline bool) (Rea
 		return Reaction{}, err
 	}
 	if x.toEnter.next(0, len(d.nodes)) < 0 {
-		return Reaction{Snapshot: s, Kind: NoEffect}, s.check()
+		if err := s.check(); err != nil {
+			return Reaction{}, err
+		}
+		return Reaction{Snapshot: s, Kind: NoEffect}, nil
 	}
 	copy(x.was, x.active)
 	if err := x.enter(); err != nil {
@@ -69,7 +72,10 @@ func complete(d *Definition, p Parts, added map[string]Added, outline bool) (Rea
 	if outline && r.Snapshot.status == Done { // reached on the way, not given
 		return r, nil
 	}
-	return r, r.Snapshot.check()
+	if err := r.Snapshot.check(); err != nil {
+		return Reaction{}, err
+	}
+	return r, nil
 }
 
 func collect(added map[string]Added) []Added {

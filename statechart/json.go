@@ -552,11 +552,10 @@ func cleaned(v any, depth int) (out any, changed bool, err error) {
 		}
 		return list, len(v) > 0 && &list[0] != &v[0], nil
 	case map[string]any:
-		object := v
-		copied := v == nil
-		if copied {
-			object = map[string]any{}
+		if v == nil {
+			return map[string]any{}, true, nil
 		}
+		object, copied := v, false
 		for k, e := range v {
 			if !utf8.ValidString(k) {
 				return nil, false, errors.New("a key that is not valid UTF-8")

@@ -6,7 +6,9 @@ import "time"
 type Event struct {
 	// Type of the event.
 	Type string
-	// Data are its other members, JSON as in [Scope].
+	// Data are its members, JSON as in [Scope]; Go integers, and floats that are
+	// numbers, are taken as well. The step keeps parts of it: do not change it
+	// afterwards.
 	Data map[string]any
 
 	source     eventSource

@@ -210,7 +210,10 @@ func Restore(d *Definition, text []byte) (*Snapshot, error) {
 	if err := s.fill(t); err != nil {
 		return nil, err
 	}
-	return s, s.check()
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // fill reads the members after the header.
@@ -357,16 +360,6 @@ func ParseEvent(text []byte) (Event, error) {
 		return refuse("the type %s may not come from outside: xstate. is for timers, invokes and done states", quote(kind.text))
 	}
 	return Event{Type: kind.text, Data: t.plain().(map[string]any)}, nil
-}
-
-// NewEvent makes an event from outside of JSON as in [Scope]. Go integers, and
-// floats that are numbers, are taken as well.
-func NewEvent(kind string, data map[string]any) (Event, error) {
-	v, err := clean(data)
-	if err != nil {
-		return Event{}, &Error{Code: CodeRefused, Text: "event", Err: err}
-	}
-	return Event{Type: kind, Data: v.(map[string]any)}, nil
 }
 
 // TimerEvent is the firing of a timer as a Reaction armed it. If the node was

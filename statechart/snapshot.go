@@ -205,7 +205,10 @@ func Assemble(d *Definition, p Parts) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.check()
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // assemble leaves the last check to its caller.

@@ -188,9 +188,18 @@ func next(d *Definition, s *Snapshot, e Event, answer func(Question) bool) (Reac
 	if s.def != d {
 		return Reaction{}, &Error{Code: CodeForeign, Text: "the snapshot was made with another definition"}
 	}
-	if kind, err := admit(d, s, e); err != nil || kind != Changed {
-		return Reaction{Snapshot: s, Kind: kind}, err
+	kind, err := admit(d, s, e)
+	if err != nil {
+		return Reaction{}, err
 	}
+	if kind != Changed {
+		return Reaction{Snapshot: s, Kind: kind}, nil
+	}
+	data, err := clean(e.Data)
+	if err != nil {
+		return Reaction{}, &Error{Code: CodeRefused, Text: "the event is not JSON", Err: err}
+	}
+	e.Data = data.(map[string]any)
 	x := begin(d, s)
 	defer x.end()
 	if answer != nil {
@@ -203,7 +212,7 @@ func next(d *Definition, s *Snapshot, e Event, answer func(Question) bool) (Reac
 	if e.source == fromInvoke && len(x.selected) == 0 && strings.HasPrefix(e.Type, "xstate.error.") {
 		return Reaction{}, &Error{Code: CodeInvokeFailed, Text: "the invoke " + quote(e.owner) + " failed and no transition takes it (onError)"}
 	}
-	kind := NotHandled
+	kind = NotHandled
 	switch {
 	case len(x.selected) == 0 && x.tried:
 		kind = GuardFalse

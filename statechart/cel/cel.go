@@ -3,6 +3,7 @@ package cel
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -140,6 +141,9 @@ func (e *expression) Eval(scope statechart.Scope) (any, error) {
 	if err != nil {
 		if cancelled, ok := errors.AsType[interpreter.EvalCancelledError](err); ok && cancelled.Cause == interpreter.CostLimitExceeded {
 			return nil, fmt.Errorf("costs more than the limit of %d", e.limit)
+		}
+		if strings.HasPrefix(err.Error(), "no such overload") {
+			err = fmt.Errorf("%w: the operator does not take these types; left of a decimal write decimal(…) around an int", err)
 		}
 		return nil, err
 	}

@@ -14,8 +14,9 @@
 // JSON becomes null, bool, string, list and map. A number that is a whole number
 // of 64 bits, however it is written, is an int. Every other number, such as 9.90
 // or one of more than 19 digits, is a decimal: it adds, subtracts, multiplies and
-// compares exactly, also with an int on its right side; decimal(5) turns an int, and
-// decimal("9.90") a text, into one. string(d) is its text without exponent and
+// compares exactly, also with an int on its right side, not on its left: an operator takes
+// decimal(context.sum) + event.amount whatever the two numbers are. decimal(5) turns
+// an int, and decimal("9.90") a text, into a decimal. string(d) is its text without exponent and
 // without superfluous zeros, double(d) the nearest float. There is no division of
 // decimals: it has no exact result.
 //
