@@ -5,8 +5,10 @@ package docs_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -24,6 +26,9 @@ import (
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
 	"github.com/unavez/unavez/internal/testenv"
+	"github.com/unavez/unavez/statechart"
+	"github.com/unavez/unavez/statechart/cel"
+	"github.com/unavez/unavez/statechart/migrate"
 	"github.com/unavez/unavez/store/postgres"
 	"github.com/unavez/unavez/store/sqlite"
 )
@@ -202,6 +207,54 @@ func client() *http.Client {
 	return &http.Client{Transport: &httpkey.Transport{}, Timeout: time.Minute}
 }
 
+func order(chart []byte) (*statechart.Definition, error) {
+	language, err := cel.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	return statechart.Load(chart, &statechart.Options{
+		Expressions: language,
+		Actions:     map[string]statechart.ActionFunc{"mail": {Kind: statechart.Effect, Keyed: true}},
+		Invokes:     []string{"shipping"},
+	})
+}
+
+func pay(d *statechart.Definition, stored, message []byte) ([]byte, []statechart.EffectCall, error) {
+	snapshot, err := statechart.Restore(d, stored)
+	if err != nil {
+		return nil, nil, err // never write after this: the row stays as it is
+	}
+	event, err := statechart.ParseEvent(message)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := statechart.Next(d, snapshot, event)
+	if err != nil || r.Kind != statechart.Changed {
+		return stored, nil, err // r.Kind says what became of it: not handled, forbidden, guard false …
+	}
+	text, err := json.Marshal(r.Snapshot) // store it with the effects, and with r.Arm, r.Cancel, r.Invoke and r.Stop
+	return text, r.Effects, err
+}
+
+func upgrade(old, new *statechart.Definition, text []byte, reachable iter.Seq[*statechart.Snapshot]) (*migrate.Migration, error) {
+	plan, err := migrate.ParsePlan(text)
+	if err != nil {
+		return nil, err
+	}
+	language, err := cel.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	m, err := migrate.New(old, new, plan, language)
+	if err != nil {
+		return nil, err // every name that is not there
+	}
+	if report := m.Check(reachable); len(report.Faults) > 0 {
+		return nil, fmt.Errorf("%d configurations are not covered: %s", len(report.Faults), report.Faults[0])
+	}
+	return m, nil // m.Apply(snapshot) takes one process over
+}
+
 // counted is a gateway that counts.
 type counted struct{ charges int }
 
@@ -268,6 +321,26 @@ func TestTheShopOnPostgreSQLMakesOneOrder(t *testing.T) {
 	var orders int
 	if must(0, pool.QueryRow(t.Context(), `select count(*) from orders`).Scan(&orders)); orders != 1 {
 		t.Errorf("%d orders", orders)
+	}
+}
+
+func TestTheChartOfTheDocsRuns(t *testing.T) {
+	t.Parallel()
+	page := string(must(os.ReadFile("statecharts.md")))
+	blocks := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(page, -1)
+	d := must(order([]byte(blocks[0][1])))
+	first := must(statechart.Start(d, nil))
+	stored := must(json.Marshal(first.Snapshot))
+	stored, effects, err := pay(d, stored, []byte(`{"type":"PAY","id":"e1","amount":9.90,"customer":"c@example.com"}`))
+	if err != nil || len(effects) != 1 || !strings.Contains(string(stored), `"paid":9.9`) {
+		t.Errorf("%s, %v, %v", stored, effects, err)
+	}
+	if _, err := migrate.ParsePlan([]byte(blocks[1][1])); err != nil {
+		t.Error(err)
+	}
+	reachable := func(yield func(*statechart.Snapshot) bool) { yield(first.Snapshot) }
+	if _, err := upgrade(d, d, []byte(`{}`), reachable); err != nil {
+		t.Error(err)
 	}
 }
 
