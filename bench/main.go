@@ -10,6 +10,7 @@
 //	                    what a storm of duplicates leaves to unrelated operations
 //	go run . -postgres URL replay
 //	                    replays that no cache answers, against first runs
+//	go run . statechart a step and a load of statecharts, and two libraries beside them
 //	go run . all        the first three
 //
 // and, on a server named by -postgres that does nothing else:
@@ -62,7 +63,7 @@ func main() {
 	what := flag.Arg(0)
 	run := map[string]func(settings) error{
 		"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay,
-		"pages": measurePages, "purge": measurePurge, "layout": measureLayout, "transaction": measureTransaction,
+		"pages": measurePages, "purge": measurePurge, "layout": measureLayout, "transaction": measureTransaction, "statechart": measureStatechart,
 	}
 	switch {
 	case what == "all":

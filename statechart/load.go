@@ -21,7 +21,19 @@ type loader struct {
 	expressed bool    // an expression was met
 	invokes   map[string]bool
 	unnamed   map[string]bool
+	compiled  map[expressionUse]compiled
 	used      functions
+}
+
+// expressionUse and compiled keep what a text became: charts repeat themselves.
+type expressionUse struct {
+	text string
+	use  Use
+}
+
+type compiled struct {
+	expression Expression
+	err        error
 }
 
 // functions are the names in use, for the hash.
@@ -34,7 +46,7 @@ type functions struct {
 // with the text is a *[Faults] with every fault, line and column; what is wrong
 // with the options is a plain error.
 func Load(text []byte, o *Options) (*Definition, error) {
-	l := &loader{def: &Definition{byID: map[string]*Node{}}, invokes: map[string]bool{}, unnamed: map[string]bool{}}
+	l := &loader{def: &Definition{byID: map[string]*Node{}}, invokes: map[string]bool{}, unnamed: map[string]bool{}, compiled: map[expressionUse]compiled{}}
 	l.used = functions{map[string]bool{}, map[string]bool{}}
 	if o != nil {
 		l.o = *o

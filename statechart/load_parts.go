@@ -452,11 +452,15 @@ func (l *loader) expression(t *tree, use Use) (e Expression, text string, is boo
 		}
 		return nil, text, true
 	}
-	e, err := l.o.Expressions.Compile(text, use)
-	if err != nil {
-		l.fault(expr, "%v", err)
+	c, known := l.compiled[expressionUse{text, use}]
+	if !known {
+		c.expression, c.err = l.o.Expressions.Compile(text, use)
+		l.compiled[expressionUse{text, use}] = c
 	}
-	return e, text, true
+	if c.err != nil {
+		l.fault(expr, "%v", c.err)
+	}
+	return c.expression, text, true
 }
 
 // template reads JSON in which expressions may stand.
