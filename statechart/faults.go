@@ -48,7 +48,8 @@ const (
 	// CodeExpression: a guard, an assign or a parameter could not be computed.
 	// With the same event it fails again.
 	CodeExpression Code = "expression-failed"
-	// CodeLimit: the step took more rounds than the limit.
+	// CodeLimit: the step took more rounds than the limit, or the snapshot is too
+	// large to be stored.
 	CodeLimit Code = "round-limit"
 	// CodeIllegal: the step would leave the legal configurations, which a
 	// transition to a history state can do.

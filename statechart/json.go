@@ -16,6 +16,11 @@ import (
 // maxDepth bounds the nesting of every JSON text that this package reads.
 const maxDepth = 200
 
+// maxValue bounds the nesting of what an expression, a function or a caller gives,
+// and that of a value in a chart. Both together stay under maxDepth, so that every
+// snapshot that is written can be read.
+const maxValue = 90
+
 // tree is a JSON value with its place in the text. The order of members is the
 // order of the text.
 type tree struct {
@@ -505,8 +510,8 @@ func clean(v any) (any, error) {
 
 // cleaned also tells whether the result is another value than v.
 func cleaned(v any, depth int) (out any, changed bool, err error) {
-	if depth > maxDepth {
-		return nil, false, fmt.Errorf("nested deeper than %d levels", maxDepth)
+	if depth > maxValue {
+		return nil, false, fmt.Errorf("nested deeper than %d levels", maxValue)
 	}
 	switch v := v.(type) {
 	case nil, bool:

@@ -23,6 +23,7 @@ type loader struct {
 	unnamed   map[string]bool
 	compiled  map[expressionUse]compiled
 	used      functions
+	depth     int // of the value that is read
 }
 
 // expressionUse and compiled keep what a text became: charts repeat themselves.

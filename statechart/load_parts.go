@@ -466,6 +466,12 @@ func (l *loader) expression(t *tree, use Use) (e Expression, text string, is boo
 // template reads JSON in which expressions may stand.
 func (l *loader) template(t *tree, use Use) *Value {
 	v := &Value{At: l.position(t)}
+	l.depth++
+	defer func() { l.depth-- }()
+	if l.depth > maxValue {
+		l.fault(t, "a value is nested deeper than %d levels", maxValue)
+		return v
+	}
 	if t.kind == '{' {
 		if e, text, is := l.expression(t, use); is {
 			v.Expression, v.Text = e, text

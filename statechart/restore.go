@@ -29,7 +29,8 @@ type Header struct {
 }
 
 // MarshalJSON writes the snapshot in the form that Restore describes. Equal
-// snapshots give equal bytes, and Restore of the bytes gives an equal snapshot.
+// snapshots give equal bytes, and Restore of the bytes gives an equal snapshot. One
+// of more than 16 MiB is refused with [CodeLimit], since it could not be read.
 func (s *Snapshot) MarshalJSON() ([]byte, error) {
 	w := &writer{exact: true}
 	w.open('{')
@@ -77,6 +78,9 @@ func (s *Snapshot) MarshalJSON() ([]byte, error) {
 		w.json(s.output)
 	}
 	w.close('}')
+	if w.out.Len() > maxSnapshot {
+		return nil, &Error{Code: CodeLimit, Text: "the snapshot has more than " + strconv.Itoa(maxSnapshot) + " bytes: the context grows without an end"}
+	}
 	return w.out.Bytes(), nil
 }
 

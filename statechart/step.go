@@ -93,8 +93,8 @@ func (x *step) end() {
 	clear(x.selected)
 	clear(x.chosen)
 	clear(x.targets)
-	clear(x.values)
-	clear(x.queue)
+	clear(x.values[:cap(x.values)])
+	clear(x.queue[:cap(x.queue)])
 	clear(x.entered)
 	*x = step{
 		d: x.d, active: x.active, toEnter: x.toEnter, byItself: x.byItself, exits: x.exits, was: x.was, finished: x.finished, scratch: x.scratch,
@@ -185,7 +185,7 @@ func (x *step) start() (Reaction, error) {
 }
 
 func next(d *Definition, s *Snapshot, e Event, answer func(Question) bool) (Reaction, error) {
-	if s.def != d {
+	if s == nil || s.def != d {
 		return Reaction{}, &Error{Code: CodeForeign, Text: "the snapshot was made with another definition"}
 	}
 	kind, err := admit(d, s, e)

@@ -375,6 +375,35 @@ func TestPartsTakenApartAndPutTogetherAreTheSameSnapshot(t *testing.T) {
 	}
 }
 
+// An event that wraps the context in itself grows it by a level each time, and one
+// that doubles a text by its length: the step or the storing fails before a snapshot
+// is written that could not be read.
+func TestASnapshotThatIsWrittenCanBeRead(t *testing.T) {
+	t.Parallel()
+	d := load(t, `{"id":"m","@exprLang":"cel","context":{"x":1,"text":"0123456789abcdef"},"initial":"a","states":{"a":{"on":{
+		"WRAP":{"actions":{"type":"assign","params":{"x":{"in":[[[{"@expr":"context.x"}]]]}}}},
+		"DOUBLE":{"actions":{"type":"assign","params":{"text":{"@expr":"context.text + context.text"}}}}}}}}`)
+	for kind, want := range map[string]statechart.Code{"WRAP": statechart.CodeExpression, "DOUBLE": statechart.CodeLimit} {
+		s := start(t, d)
+		for n := 0; ; n++ {
+			r, err := statechart.Next(d, s, statechart.Event{Type: kind})
+			var stored []byte
+			if err == nil {
+				stored, err = json.Marshal(r.Snapshot)
+			}
+			if err != nil {
+				if statechart.CodeOf(err) != want && (kind != "DOUBLE" || statechart.CodeOf(err) != statechart.CodeExpression) || n < 5 {
+					t.Errorf("%s after %d: %v", kind, n, err)
+				}
+				break
+			}
+			if s, err = statechart.Restore(d, stored); err != nil {
+				t.Fatalf("%s after %d: %v", kind, n, err)
+			}
+		}
+	}
+}
+
 // Many goroutines share one definition and one snapshot.
 func TestOneDefinitionServesManyGoroutines(t *testing.T) {
 	t.Parallel()
