@@ -150,8 +150,10 @@ func (p *page) broken(code string, n int64, names ...string) {
 }
 
 // pages runs do for one part after the other of what goes from 0 to end. A part
-// that takes longer than a statement may is tried again in halves.
-func (a *auditor) pages(ctx context.Context, end, step int64, do func(ctx context.Context, tx pgx.Tx, l *layoutFound, p *page, from, to int64) error) error {
+// that takes longer than a statement may is tried again in halves; after that
+// parts grow again.
+func (a *auditor) pages(ctx context.Context, end, most int64, do func(ctx context.Context, tx pgx.Tx, l *layoutFound, p *page, from, to int64) error) error {
+	step := most
 	for from := int64(0); from < end; {
 		to := min(from+step, end)
 		p := &page{}
@@ -167,7 +169,7 @@ func (a *auditor) pages(ctx context.Context, end, step int64, do func(ctx contex
 		for _, note := range p.notes {
 			note(a.Proofs)
 		}
-		from = to
+		from, step = to, min(2*step, most)
 	}
 	return nil
 }

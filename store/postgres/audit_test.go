@@ -272,3 +272,27 @@ func (d *database) copied(t *testing.T) (c *database, undo func()) {
 		must(t, "DROP DATABASE", errors.Join(err, server.Close(context.WithoutCancel(t.Context()))))
 	}
 }
+
+// A part that is over its limit counts once, however often it is tried.
+func TestAuditTriesASlowPartAgainInHalves(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	d.exec(t, `INSERT INTO unavez.outcome_table SELECT unavez.key_of('t', 'e', ARRAY[n::text]), now(), now() + interval '1 day', now() + interval '2 days', 200, 1, 0, 6, false,
+		unavez.text_of('t', 'e', ARRAY[n::text]), '', unavez.checksum(unavez.key_of('t', 'e', ARRAY[n::text]), 6::smallint, 0, '', 200, false, '', ''), '', '' FROM generate_series(1, 20000) n`)
+	for limit := 10 * time.Millisecond; limit < time.Minute; limit *= 2 { // the shortest that this machine can do
+		pool := d.pool(t, "unavez_app", nil)
+		proofs, err := postgres.Audit(t.Context(), pool, &store.AuditOptions{Limit: limit})
+		pool.Close()
+		if errors.Is(err, store.ErrLimit) || errors.Is(err, store.ErrUnavailable) {
+			continue
+		}
+		must(t, "Audit", err)
+		for _, p := range proofs {
+			if p.Broken != 0 || p.Code == store.OneOutcome && p.Looked != 20000 || p.Code == store.TimesInOrder && p.Looked != 20000 {
+				t.Errorf("limit %v: %+v", limit, p)
+			}
+		}
+		return
+	}
+	t.Error("no limit was long enough")
+}
