@@ -174,17 +174,43 @@ const wait = 5 * time.Second
 
 // errNotNow: the order cannot take the event as it stands. Nothing is
 // remembered, so that the event may come again.
-type errNotNow struct{ state, became string }
+type errNotNow struct{ text string }
 
-func (e *errNotNow) Error() string {
-	return fmt.Sprintf("the order is %s: %s", e.state, e.became)
+func (e *errNotNow) Error() string { return e.text }
+
+// refusal says in words why a reaction changed nothing.
+func refusal(s *statechart.Snapshot, event string, kind statechart.Kind) error {
+	if kind == statechart.GuardFalse {
+		return &errNotNow{fmt.Sprintf("the order is %v, and what this %s says does not fit it", s.Value(), event)}
+	}
+	return &errNotNow{fmt.Sprintf("the order is %v: not the time for %s; send it again later", s.Value(), event)}
 }
 
-var errNoOrder = errors.New("no such order")
+// knows tells whether the chart has a word for the event in any state. It has no
+// wildcards.
+func knows(chart *statechart.Definition, event string) bool {
+	for _, n := range chart.Nodes() {
+		for _, t := range n.Transitions {
+			if t.Event == event {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var (
+	errNoOrder      = errors.New("no such order")
+	errUnknownEvent = errors.New("no order knows this type of event")
+	errApplied      = errors.New("this event was applied before; its answer is no longer kept")
+)
 
 // apply applies an event to an order. It runs once for each event id; every
 // duplicate gets the answer that was committed with the step.
 func (o *orders) apply(ctx context.Context, name, id string, event statechart.Event, body []byte) (unavez.Outcome, error) {
+	if !knows(o.chart, event.Type) {
+		return unavez.Outcome{}, errUnknownEvent
+	}
 	op := unavez.Operation{Effect: "order.event.v1", Key: []string{name, id}, Payload: body, Wait: wait}
 	return o.engine.Do(ctx, op, func(ctx context.Context, tx *sql.Tx) (unavez.Result, error) {
 		for {
@@ -208,7 +234,7 @@ func (o *orders) apply(ctx context.Context, name, id string, event statechart.Ev
 				// Nothing will ever change that: the answer is frozen too.
 				return unavez.Result{}, unavez.Refuse(unavez.Result{Code: http.StatusGone, Body: said}, errors.New("the order has ended"))
 			case statechart.NotHandled, statechart.GuardFalse, statechart.Forbidden:
-				return unavez.Result{}, &errNotNow{state: fmt.Sprint(before.Value()), became: reaction.Kind.String()}
+				return unavez.Result{}, refusal(before, event.Type, reaction.Kind)
 			case statechart.Changed:
 				stored, err := o.save(ctx, tx, op, name, before, reaction)
 				if err != nil {
@@ -263,9 +289,15 @@ func (o *orders) save(ctx context.Context, tx *sql.Tx, op unavez.Operation, name
 			return false, err
 		}
 		key := op.Identity().DerivedKey("effect " + strconv.Itoa(effect.Place))
-		if _, err := tx.ExecContext(ctx, `INSERT INTO command (key, process, revision, name, params) VALUES ($1, $2, $3, $4, $5)`,
-			key, name, revision, effect.Name, string(params)); err != nil {
+		// The key outlives the ledger: of an event so late that the ledger has
+		// forgotten it, the effects are still there.
+		added, err := tx.ExecContext(ctx, `INSERT INTO command (key, process, revision, name, params) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (key) DO NOTHING`,
+			key, name, revision, effect.Name, string(params))
+		if err != nil {
 			return false, err
+		}
+		if n, err := added.RowsAffected(); err != nil || n == 0 {
+			return false, errors.Join(err, errApplied)
 		}
 	}
 	return true, nil

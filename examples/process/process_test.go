@@ -225,6 +225,7 @@ func TestWhatTheChartRefusesChangesNothing(t *testing.T) {
 			`{"id":"p-8","type":"pay"}`:                                           422, // no amount
 			`{"id":"x-1","type":"xstate.done.state.order.paid"}`:                  422,
 			`{"type":"pay","amount":1}`:                                           422,
+			`{"id":"b-1","type":"bogus"}`:                                         422,
 			`{"id":"p-7"}`:                                                        422,
 			`not json`:                                                            400,
 			`{"id":"p-6","type":"pay","amount":1e400}`:                            409,
@@ -259,4 +260,37 @@ func TestWhatTheChartRefusesChangesNothing(t *testing.T) {
 			t.Errorf("an id with other content: %+v", r)
 		}
 	})
+}
+
+// TestEventThatTheLedgerForgotHasItsEffectsOnce is about a duplicate that comes
+// after retention and tombstone: the keys of its commands still know it.
+func TestEventThatTheLedgerForgotHasItsEffectsOnce(t *testing.T) {
+	t.Parallel()
+	where := filepath.Join(t.TempDir(), "process.db")
+	o, err := open(t.Context(), where)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, orders: o}
+	event := `{"id":"p-1","type":"pay","amount":1000}`
+	h := httptest.NewServer(o.routes())
+	s.url = h.URL
+	s.open("o-1", 3000)
+	if r := s.post("/orders/o-1/events", event); r.code != 200 {
+		t.Fatalf("%+v", r)
+	}
+	if _, err := o.db.ExecContext(t.Context(), `DELETE FROM unavez_outcome`); err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	if err := o.close(); err != nil {
+		t.Fatal(err)
+	}
+	again := start(t, where)
+	if r := again.post("/orders/o-1/events", event); r.code != 409 || !strings.Contains(r.body, "applied before") {
+		t.Errorf("%+v", r)
+	}
+	if now := again.get("/orders/o-1"); now.answer.Revision != 2 || again.commands() != 1 {
+		t.Errorf("%+v, %d commands", now, again.commands())
+	}
 }

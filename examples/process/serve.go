@@ -99,10 +99,14 @@ func respond(w http.ResponseWriter, outcome unavez.Outcome, err error) {
 		_, _ = w.Write(outcome.Result.Body) // a client that has gone asks again
 	case errors.Is(err, errNoOrder):
 		http.Error(w, err.Error(), http.StatusNotFound)
+	case errors.Is(err, errApplied):
+		http.Error(w, errApplied.Error(), http.StatusConflict)
 	case errors.As(err, &notNow):
 		http.Error(w, err.Error(), http.StatusConflict)
-	case statechart.CodeOf(err) != "":
+	case errors.Is(err, errUnknownEvent):
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+	case statechart.CodeOf(err) != "": // an expression that failed: a member is missing, or is no number
+		http.Error(w, "the event does not have what the chart reads of it: "+err.Error(), http.StatusUnprocessableEntity)
 	case errors.As(err, &failed) && failed.Code == unavez.CodeMismatch:
 		http.Error(w, "this id was used with other content", http.StatusUnprocessableEntity)
 	case errors.As(err, &failed):

@@ -5,7 +5,6 @@ package redis_test
 import (
 	"context"
 	"crypto/rand"
-
 	"fmt"
 	"maps"
 	"slices"
