@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/unavez/unavez/httpkey"
 	"github.com/unavez/unavez/internal/testenv"
 	"github.com/unavez/unavez/statechart"
+	"github.com/unavez/unavez/statechart/analyze"
 	"github.com/unavez/unavez/statechart/cel"
 	"github.com/unavez/unavez/statechart/migrate"
 	"github.com/unavez/unavez/store/postgres"
@@ -255,6 +257,26 @@ func upgrade(old, new *statechart.Definition, text []byte, reachable iter.Seq[*s
 	return m, nil // m.Apply(snapshot) takes one process over
 }
 
+func checked(ctx context.Context, old, new *statechart.Definition, m *migrate.Migration) (migrate.Report, []analyze.Change, error) {
+	before, err := analyze.Analyze(ctx, old, nil)
+	if err != nil {
+		return migrate.Report{}, nil, err
+	}
+	after, err := analyze.Analyze(ctx, new, nil)
+	if err != nil {
+		return migrate.Report{}, nil, err
+	}
+	var reachable []*statechart.Snapshot
+	for s, err := range before.Snapshots(old) {
+		if err != nil {
+			return migrate.Report{}, nil, err
+		}
+		reachable = append(reachable, s)
+	}
+	// A change is an event that the shape protected and no longer does, where the plan takes a process.
+	return m.Check(slices.Values(reachable)), after.Migrated(before, old, m.Place), nil
+}
+
 // counted is a gateway that counts.
 type counted struct{ charges int }
 
@@ -339,8 +361,12 @@ func TestTheChartOfTheDocsRuns(t *testing.T) {
 		t.Error(err)
 	}
 	reachable := func(yield func(*statechart.Snapshot) bool) { yield(first.Snapshot) }
-	if _, err := upgrade(d, d, []byte(`{}`), reachable); err != nil {
-		t.Error(err)
+	m, err := upgrade(d, d, []byte(`{}`), reachable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if report, worse, err := checked(t.Context(), d, d, m); err != nil || report.Checked == 0 || len(report.Faults) > 0 || len(worse) > 0 {
+		t.Errorf("%+v, %+v, %v", report, worse, err)
 	}
 }
 

@@ -41,6 +41,21 @@ type Report struct {
 // maxFindings bounds each list of a report.
 const maxFindings = 500
 
+// Place says where the plan takes a snapshot: the states, history and status
+// under the new definition, without context and without doing anything. It is the
+// move that analyze.Report.Migrated asks for, and errs where Apply would.
+func (m *Migration) Place(s *statechart.Snapshot) (statechart.Parts, error) {
+	parts, err := m.structure(s)
+	if err != nil {
+		return statechart.Parts{}, fmt.Errorf("migrate: %w", err)
+	}
+	r, err := statechart.Outline(m.new, parts, m.added)
+	if err != nil {
+		return statechart.Parts{}, fmt.Errorf("migrate: %w", err)
+	}
+	return r.Snapshot.Parts(), nil
+}
+
 // Check applies the structure of the plan to each snapshot: states, history,
 // timers, invokes, added states. Guards, actions and the context of the snapshots
 // play no part, so snapshots that differ only there need not be given twice. The
