@@ -31,8 +31,8 @@ type shape struct {
 func frozen() unavez.Result { return unavez.Result{Code: 201, Body: make([]byte, 200)} }
 
 // shapes are the variants; a further one is a row here and a function.
-func shapes() []shape {
-	return []shape{
+func shapes(s settings) []shape {
+	all := []shape{
 		{"bare", bareTransaction},
 		{"unavez, eager", func(pool *pgxpool.Pool) func(context.Context, string) error { return once(pool, nil) }},
 		{"unavez, lazy", func(pool *pgxpool.Pool) func(context.Context, string) error {
@@ -40,7 +40,12 @@ func shapes() []shape {
 		}},
 		{"unavez, joined", joined},
 		{"SELECT, INSERT at the start, UPDATE at the end", naive},
+		{"INSERT ON CONFLICT at the start, UPDATE at the end", claimFirst},
 	}
+	if s.redis != "" {
+		all = append(all, shape{"the same behind a lock in Redis", twoLayers(s.redis)})
+	}
+	return all
 }
 
 const insertOrder = "insert into orders (customer) values ($1)"
@@ -242,7 +247,7 @@ func measureTransaction(s settings) error {
 		}
 		for _, delay := range []time.Duration{0, 500 * time.Microsecond} {
 			var runners []*runner
-			for _, shape := range shapes() {
+			for _, shape := range shapes(s) {
 				r := b.runner(shape, delay)
 				defer r.pool.Close()
 				runners = append(runners, r)
@@ -252,7 +257,7 @@ func measureTransaction(s settings) error {
 				times := mixed(runners, callers, length)
 				fmt.Printf("latency on %s, %v added to each trip, %d callers: mean without the extremes, and median, to bare\n", ring, delay, callers)
 				for i, r := range runners {
-					fmt.Printf("  %-48s %8.0f µs %6.2f %6.2f\n", r.name, trimmed(times[i]), trimmed(times[i])/trimmed(times[0]), median(times[i])/median(times[0]))
+					fmt.Printf("  %-52s %8.0f µs %6.2f %6.2f\n", r.name, trimmed(times[i]), trimmed(times[i])/trimmed(times[0]), median(times[i])/median(times[0]))
 				}
 			}
 			if delay == 0 {
@@ -284,7 +289,7 @@ func (b *base) costs(s settings, runners []*runner, ring string) {
 		}
 		b.settled()
 		dead := ask[int](b, "select coalesce(sum(n_tup_upd + n_tup_del), 0) from pg_stat_user_tables") - before
-		fmt.Printf("  %-48s %8.0f µs %6.2f   %.0f trips %5.1f statements %6d B of log %5.2f dead rows\n", r.name, median(all[r.name].cpu),
+		fmt.Printf("  %-52s %8.0f µs %6.2f   %.0f trips %5.1f statements %6d B of log %5.2f dead rows\n", r.name, median(all[r.name].cpu),
 			ratio(all[r.name].cpu, all[runners[0].name].cpu), float64(r.wire.trips.Load()-trips)/n, float64(r.wire.statements.Load()-statements)/n, log/n, float64(dead)/n)
 	}
 }
