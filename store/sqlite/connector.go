@@ -16,7 +16,9 @@ import (
 // OpenDB returns a database whose connections are this package's: what is
 // written goes over one writer in groups, what is read over a pool of readers.
 // The file is made if it does not exist; its folder must. Hand the result to
-// [New]; close it when done with both.
+// [New]; close it when done with both. What is made here can be read by its
+// owner only; the log and the gate file take the mode of the file, and the mode
+// of a file that exists is left alone.
 //
 // The application uses it like any other *sql.DB. A transaction of its own is
 // a group of one and has Options.TransactionLimit; a script in one Exec is run
@@ -39,25 +41,21 @@ func OpenDB(drv driver.Driver, path string, opts *Options) (*sql.DB, error) {
 	if path == "" || strings.Contains(path, ":memory:") || strings.HasPrefix(path, "file:") {
 		return nil, fmt.Errorf("sqlite store: path %q: want the path of a file (for a store in memory use store/memory)", path)
 	}
-	full, err := filepath.Abs(path)
+	full, err := resolve(path)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite store: path %q: %w", path, err)
-	}
-	if folder, err := filepath.EvalSymlinks(filepath.Dir(full)); err == nil {
-		// Two names of one folder must name one gate file.
-		full = filepath.Join(folder, filepath.Base(full))
-	}
-	if target, err := filepath.EvalSymlinks(full); err == nil {
-		full = target
 	}
 	c := &connector{path: full, opts: o, drv: drv}
 	c.writer.init(c)
 	c.gates.init(c, gateReaders)
 	c.readers.init(c, o.MaxReaders)
-	if c.gate, err = openGate(full + "-gate"); err != nil {
+	if c.gate, err = openGate(full+"-gate", modeOf(full)); err != nil {
 		return nil, err
 	}
-	// The first connection makes the file and its log, or says why it cannot.
+	if err := makeFile(full); err != nil {
+		return nil, errors.Join(unavailable("file cannot be made", err), c.Close())
+	}
+	// The first connection makes the log, or says why it cannot.
 	if err := c.writer.check(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -195,6 +193,13 @@ func (c *connector) configure(r *raw, write bool) error {
 	}
 	if mode != "wal" {
 		return unavailable(fmt.Sprintf("file has journal mode %s, and WAL was refused: give it a file system with shared memory, and close what else uses it", mode), nil)
+	}
+	// The first look inside makes the log, which is empty then.
+	if err := r.pragma("PRAGMA schema_version"); err != nil {
+		return err
+	}
+	if err := shareMode(c.path); err != nil {
+		return unavailable("the log cannot take the mode of the file", err)
 	}
 	return nil
 }

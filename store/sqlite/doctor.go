@@ -47,7 +47,7 @@ const (
 func Checks() []store.Check {
 	const refused, warning = store.Refused, store.Warning
 	return []store.Check{
-		{Name: checkFile, Level: refused, Why: "without the file nothing is decided: every keyed request gets 503", Way: "make the folder, and let the worker's user read and write the file and its folder"},
+		{Name: checkFile, Level: refused, Why: "without the file nothing is decided: every keyed request gets 503", Way: "is the name right? unavez serve makes a file that is missing, but no folder; let its user read and write both"},
 		{Name: checkFileSystem, Level: refused, Why: "SQLite's log and the locks of operations both need one kernel: over a network two workers run one operation, or the file is damaged", Way: "put the file on a disk of this host; for several hosts use PostgreSQL"},
 		{Name: checkLocks, Level: refused, Why: "operations are kept apart by locks of the open file", Way: "put the file on a file system with locks, such as ext4, xfs, btrfs or APFS"},
 		{Name: checkPermissions, Level: warning, Why: "the file holds what requests were answered: whoever reads it reads that", Way: "chmod 600 the file, -wal, -shm and -gate, or 700 the folder"},
@@ -127,7 +127,8 @@ func (d *doctor) disk() error {
 			d.See(checkFile, store.Refused, true, "the folder %s does not exist", folder)
 			return nil
 		}
-		d.See(checkFile, store.Refused, false, "none yet: the first worker makes it")
+		// Before a start that is as usual; else it may be a name mistyped.
+		d.See(checkFile, store.Warning, !d.o.Start, "the file does not exist; the first worker (unavez serve) would make it")
 	case err != nil:
 		d.See(checkFile, store.Refused, true, "%v", err)
 		return nil
@@ -162,6 +163,10 @@ func (d *doctor) disk() error {
 		d.See(checkLocks, store.Refused, false, "granted and refused as they should be")
 	}
 
+	d.See(checkSynchronous, store.Refused, d.o.Synchronous != Full, "%s, set on every connection", map[Synchronous]string{Full: "FULL", Normal: "NORMAL"}[d.o.Synchronous])
+	if !d.there {
+		return nil
+	}
 	var open []string
 	for _, suffix := range []string{"", "-wal", "-shm", "-gate"} {
 		if info, err := os.Stat(d.path + suffix); err == nil && info.Mode().Perm()&0o004 != 0 {
@@ -175,17 +180,7 @@ func (d *doctor) disk() error {
 	} else {
 		d.See(checkPermissions, store.Warning, false, "only its owner and group read it")
 	}
-	d.See(checkSynchronous, store.Refused, d.o.Synchronous != Full, "%s, set on every connection", map[Synchronous]string{Full: "FULL", Normal: "NORMAL"}[d.o.Synchronous])
 	return nil
-}
-
-// writable tells why a file cannot be written to, without writing.
-func writable(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return f.Close()
 }
 
 // tryLock locks a byte of a file of its own twice: the second open file must be

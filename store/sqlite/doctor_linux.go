@@ -40,12 +40,12 @@ func fileSystem(folder string) (v volume, known bool, err error) {
 
 // lockExcludes tells whether a lock of one open file keeps another one out.
 func lockExcludes(path string) error {
-	first, err := openLockFile(path)
+	first, err := openLockFile(path, ownMode)
 	if err != nil {
 		return err
 	}
 	defer first.Close()
-	second, err := openLockFile(path)
+	second, err := openLockFile(path, ownMode)
 	if err != nil {
 		return err
 	}

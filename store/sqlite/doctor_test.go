@@ -72,7 +72,12 @@ func TestDoctorOfAFileFindsNothingWhereAllIsWell(t *testing.T) {
 func TestDoctorOfAFileSaysWhatIsWrong(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
 		dir := t.TempDir()
-		sees(t, doctor(t, drv, filepath.Join(dir, "none.db"), nil), "sqlite.file", store.Sound, "none yet")
+		none := doctor(t, drv, filepath.Join(dir, "none.db"), nil)
+		sees(t, none, "sqlite.file", store.Warning, "the file does not exist")
+		if _, ok := none["sqlite.permissions"]; ok {
+			t.Error("permissions of a file that is not there")
+		}
+		sees(t, doctor(t, drv, filepath.Join(dir, "none.db"), &sqlite.DoctorOptions{Start: true}), "sqlite.file", store.Sound, "does not exist")
 		sees(t, doctor(t, drv, filepath.Join(dir, "no", "where.db"), nil), "sqlite.file", store.Refused, "does not exist")
 		sees(t, doctor(t, drv, dir, nil), "sqlite.file", store.Refused, "not a file")
 

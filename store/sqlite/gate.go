@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -37,8 +38,8 @@ type lock struct {
 // turnstile is the byte held by the worker that waits for the file's writer.
 const turnstile = math.MaxInt64
 
-func openGate(path string) (*gate, error) {
-	file, err := openLockFile(path)
+func openGate(path string, mode fs.FileMode) (*gate, error) {
+	file, err := openLockFile(path, mode)
 	if err != nil {
 		return nil, unavailable(fmt.Sprintf("gate file %s cannot be opened: this user must be able to write it and its folder, and where locks on bytes do not exist only one worker may use the file", path), err)
 	}

@@ -5,14 +5,15 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"syscall"
 )
 
 // openLockFile locks the whole file: this platform has no locks that belong to
 // an open file and cover one byte, so one worker is all there may be.
-func openLockFile(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+func openLockFile(path string, mode fs.FileMode) (*os.File, error) {
+	file, err := openShared(path, mode)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -14,8 +15,8 @@ const (
 	setOFDLock = 37
 )
 
-func openLockFile(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+func openLockFile(path string, mode fs.FileMode) (*os.File, error) {
+	return openShared(path, mode)
 }
 
 // lockByte locks one byte, or reports that another worker has it.

@@ -4,10 +4,11 @@ package sqlite
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 )
 
 // openLockFile refuses: a second worker could not be kept out.
-func openLockFile(string) (*os.File, error) {
+func openLockFile(string, fs.FileMode) (*os.File, error) {
 	return nil, errors.New("this platform has no file locks that keep a second worker out")
 }

@@ -1,13 +1,14 @@
 package sqlite
 
 import (
+	"io/fs"
 	"os"
 	"syscall"
 )
 
 // openLockFile opens the file for nobody else: this platform has no locks that
 // suit, so one worker is all there may be.
-func openLockFile(path string) (*os.File, error) {
+func openLockFile(path string, _ fs.FileMode) (*os.File, error) {
 	name, err := syscall.UTF16PtrFromString(path)
 	if err != nil {
 		return nil, err
