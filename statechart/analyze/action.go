@@ -51,7 +51,10 @@ type effect struct {
 	key    string // member of the context, "" if it is no assign
 	text   string // for people
 	class  ActionClass
-	tokens []string // what a step that did it has settled for ever, if anything
+	// constant is the value that an assignment writes whatever comes; "" if there is
+	// no such one.
+	constant string
+	tokens   []string // what a step that did it has settled for ever, if anything
 }
 
 // writers knows who writes what, over the whole chart.
@@ -193,7 +196,7 @@ func (w *writers) class(key string, t statechart.Term, others []string) (class A
 		return Unknown, "", "reads what cannot be seen"
 	case !r.event && len(r.context) == 0:
 		if !w.always(key, t) {
-			return Constant, "", "a constant, but " + key + " is also written otherwise: late, it puts back an old value"
+			return Overwrite, "", "a constant, but " + key + " is also written otherwise: late, it puts back an old value"
 		}
 		return Constant, "const " + key + " " + shape(t), "the only value that is ever written to " + key
 	default:
@@ -272,6 +275,9 @@ func (w *writers) effects(ran []statechart.Ran, event string) []effect {
 			if token != "" {
 				e.tokens = append(e.tokens, token)
 			}
+		}
+		if r := reads(v.terms[0]); len(v.terms) == 1 && !r.other && !r.event && len(r.context) == 0 {
+			e.constant = shape(v.terms[0])
 		}
 		if len(e.tokens) < len(v.terms) {
 			e.tokens = nil

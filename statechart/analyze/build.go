@@ -29,7 +29,7 @@ func newReport(g *graph, o *Options) *Report {
 		}
 	}
 	tellApart(r.Configurations)
-	b := &builder{graph: g, report: r}
+	b := &builder{graph: g, report: r, firsts: map[int][]verdict{}}
 	for i := range g.letters {
 		b.event(i)
 	}
@@ -170,12 +170,13 @@ type builder struct {
 	*graph
 	report *Report
 	groups []*group
+	firsts map[int][]verdict // by letter: the first deliveries after which a second one can act
 }
 
 // event makes the cells of one letter and its class.
 func (b *builder) event(letter int) {
 	l := b.letters[letter]
-	e := Event{Type: l.name, Kind: l.kind.String(), Class: NoEffect, Worst: -1}
+	e := Event{Type: l.name, Kind: l.kind.String(), Class: NoEffect, Worst: -1, Again: []Repeat{}}
 	e.Declared, e.Early = b.declared(l)
 	var worst verdict
 	var cells []Cell
@@ -196,6 +197,10 @@ func (b *builder) event(letter int) {
 			}
 			if !slices.Contains(c.To, st.to.place) {
 				c.To = append(c.To, st.to.place)
+			}
+			if len(st.taken) > 0 && e.Line == 0 {
+				at := st.taken[0].At
+				e.Pointer, e.Line, e.Column = at.Pointer, at.Line, at.Column
 			}
 			v := b.verdict(st)
 			b.group(v)

@@ -44,9 +44,11 @@ func (c Class) rank() int { return slices.Index(ranks(), c) }
 type distances struct {
 	far   []int   // by state; -1: no way
 	next  []*step // the step of the shortest way
-	acts  []*step // where far is 0: the step that acts again
+	acts  []*step // the step that acts again, at the end of that way
 	dark  []bool  // an unexplored state can be reached
 	blank []bool  // what the letter does here itself is not fully known
+	// settled are the tokens that the first delivery left.
+	settled []string
 }
 
 // graph answers questions about an exploration.
@@ -152,7 +154,7 @@ func (g *graph) after(letter int, settles []string) *distances {
 		return found
 	}
 	n := len(g.states)
-	d := &distances{far: make([]int, n), next: make([]*step, n), acts: make([]*step, n), dark: g.dark, blank: make([]bool, n)}
+	d := &distances{far: make([]int, n), next: make([]*step, n), acts: make([]*step, n), dark: g.dark, blank: make([]bool, n), settled: settled}
 	l := g.letters[letter]
 	var layer []*state
 	for i, s := range g.states {
@@ -171,7 +173,7 @@ func (g *graph) after(letter int, settles []string) *distances {
 			if st.harmless(settled) {
 				continue
 			}
-			if d.acts[i] == nil || better(st, d.acts[i]) {
+			if d.acts[i] == nil || clearer(st, d.acts[i]) {
 				d.acts[i] = st
 			}
 		}
@@ -193,10 +195,10 @@ func (g *graph) after(letter int, settles []string) *distances {
 				switch {
 				case d.far[from] < 0:
 					d.far[from] = d.far[s.place] + 1
-					d.next[from] = st
+					d.next[from], d.acts[from] = st, d.acts[s.place]
 					following = append(following, st.from)
-				case d.far[from] == d.far[s.place]+1 && better(st, d.next[from]):
-					d.next[from] = st
+				case d.far[from] == d.far[s.place]+1 && ends(st, d.acts[s.place], d.next[from], d.acts[from]):
+					d.next[from], d.acts[from] = st, d.acts[s.place]
 				}
 			}
 		}
@@ -206,9 +208,47 @@ func (g *graph) after(letter int, settles []string) *distances {
 	return d
 }
 
-// better prefers the step that needs fewer answers, as the clearer witness.
+// better prefers the step that needs no answer, or fewer, as the clearer witness.
 func better(a, b *step) bool {
-	return b == nil || len(a.answers) < len(b.answers) || a.sure && !b.sure
+	if a.sure != b.sure {
+		return a.sure
+	}
+	return len(a.answers) < len(b.answers)
+}
+
+// clearer prefers, of two steps that act again, the more harmful.
+func clearer(a, b *step) bool {
+	if x, y := a.harm(), b.harm(); x != y {
+		return x > y
+	}
+	return better(a, b)
+}
+
+// ends compares two first steps of ways that are equally long, by where they end.
+func ends(a, last *step, b, other *step) bool {
+	if x, y := last.harm(), other.harm(); x != y {
+		return x > y
+	}
+	return better(a, b)
+}
+
+// harm weighs what the actions of a step do when they run again: adding up before
+// what is unknown, before putting back an old value, before a constant.
+func (s *step) harm() int {
+	worst := 0
+	for _, e := range s.effects {
+		switch e.class {
+		case Accumulating:
+			worst |= 8
+		case Unknown:
+			worst |= 4
+		case Overwrite:
+			worst |= 2
+		case Constant:
+			worst |= 1
+		}
+	}
+	return worst
 }
 
 // verdict is the class of one step, with the way to a second effect.
@@ -266,7 +306,7 @@ func (v verdict) witnessed() verdict {
 		v.way = append(v.way, s)
 		at = s.to
 	}
-	v.again = v.over.acts[at.place]
+	v.again = v.over.acts[v.first.to.place]
 	return v
 }
 
@@ -278,7 +318,8 @@ func (v verdict) must() bool {
 	return !slices.ContainsFunc(v.way, func(s *step) bool { return !s.sure })
 }
 
-// worse orders verdicts: by class, then by the shorter witness.
+// worse orders verdicts: by class, then by the shorter witness, then by what the
+// second delivery runs. No two steps of one cell differ in being sure.
 func (v verdict) worse(w verdict) bool {
 	if a, b := v.class.rank(), w.class.rank(); a != b {
 		return a > b
@@ -286,7 +327,21 @@ func (v verdict) worse(w verdict) bool {
 	if v.far != w.far {
 		return v.far < w.far
 	}
-	return v.first.sure && !w.first.sure
+	if v.first.sure != w.first.sure {
+		return v.first.sure
+	}
+	if x, y := v.second(), w.second(); x != nil && y != nil && x.harm() != y.harm() {
+		return x.harm() > y.harm()
+	}
+	return false
+}
+
+// second is the step that acts again; nil if there is none.
+func (v verdict) second() *step {
+	if v.over == nil {
+		return nil
+	}
+	return v.over.acts[v.first.to.place]
 }
 
 // quiet gives the class of a cell without an effect.

@@ -33,7 +33,7 @@ type Finding struct {
 	Witness *Witness `json:"witness,omitempty"`
 	// Accepted tells that the chart declares it.
 	Accepted bool `json:"accepted,omitempty"`
-	// Ways out, those of the rule.
+	// Ways out: those of the rule, in the chart's own names where that can be.
 	Ways []string `json:"ways"`
 }
 
@@ -61,6 +61,7 @@ func (b *builder) group(v verdict) {
 	if v.class != Exposed && v.class != ProtectedUntilCycle {
 		return
 	}
+	b.firsts[v.first.letter] = append(b.firsts[v.first.letter], v)
 	at := ""
 	if len(v.first.taken) > 0 {
 		at = v.first.taken[0].At.Pointer
@@ -83,7 +84,9 @@ func (b *builder) add(f Finding, distinct ...string) {
 	if f.Level == "" {
 		f.Level = r.Level
 	}
-	f.Ways = r.Ways
+	if f.Ways == nil {
+		f.Ways = r.Ways
+	}
 	f.Fingerprint = fingerprint(append([]string{b.definition.ID(), f.Rule, f.State, f.Event}, distinct...)...)
 	b.report.Findings = append(b.report.Findings, f)
 }
@@ -127,7 +130,7 @@ func (b *builder) accepted(letter int, c Class) bool {
 
 // duplicates reports what a second delivery would do.
 func (b *builder) duplicates() {
-	told := map[string]bool{}
+	shown := map[*step]bool{} // second deliveries that have a witness already
 	for _, g := range b.groups {
 		v := g.worst.witnessed()
 		l := b.letters[g.letter]
@@ -135,6 +138,7 @@ func (b *builder) duplicates() {
 			Event: l.name, Configuration: v.first.from.place, Witness: b.witness(v),
 			Accepted: b.accepted(g.letter, g.class),
 		}
+		f.Ways = b.ways(rule(map[bool]string{true: "DUP001", false: "DUP002"}[g.class == Exposed]).Ways)
 		var targets []string
 		if len(v.first.taken) > 0 {
 			t := v.first.taken[0]
@@ -156,7 +160,10 @@ func (b *builder) duplicates() {
 			f.Level = LevelNote
 		}
 		b.add(f, targets...)
-		b.again(f, v, told)
+		shown[v.again] = true
+	}
+	for i := range b.letters {
+		b.again(i, shown)
 	}
 	for i, l := range b.letters {
 		if l.kind == unnamed {
@@ -212,66 +219,18 @@ func (b *builder) route(way []*step) string {
 	return strings.Join(names, ", ")
 }
 
-// again reports the actions that the second delivery runs, one finding an action.
-func (b *builder) again(from Finding, v verdict, told map[string]bool) {
-	reentered := map[*statechart.Node][]effect{}
-	for _, e := range v.again.effects {
-		f := Finding{Event: from.Event, State: e.node.ID, Configuration: v.again.from.place, Accepted: from.Accepted}
-		if f.Accepted {
-			f.Level = LevelNote
-		}
-		f.at(e.action.At)
-		switch e.class {
-		case Accumulating:
-			f.Rule, f.Message = "DUP003", fmt.Sprintf("a duplicate of %s runs %s again, which adds up", from.Event, e.text)
-		case Overwrite, Constant:
-			if len(e.tokens) > 0 {
-				break
-			}
-			f.Rule = "DUP005"
-			f.Message = fmt.Sprintf("a late duplicate of %s puts an old value back: %s%s", from.Event, e.text, b.otherWriters(e))
-		}
-		if f.Rule != "" && !told[f.Rule+f.Event+f.Pointer+e.key] {
-			told[f.Rule+f.Event+f.Pointer+e.key] = true
-			b.add(f, e.key, e.action.Name)
-		}
-		if role(e) != "transition" && v.again.from == v.again.to {
-			reentered[e.node] = append(reentered[e.node], e)
-		}
-	}
-	for _, n := range b.definition.Nodes() {
-		list := reentered[n]
-		if len(list) == 0 || told["DUP004"+from.Event+n.ID] {
-			continue
-		}
-		told["DUP004"+from.Event+n.ID] = true
-		var runs []string
-		for _, e := range list {
-			runs = append(runs, e.text+" ("+role(e)+")")
-		}
-		f := Finding{
-			Rule: "DUP004", Event: from.Event, State: n.ID, Configuration: v.again.from.place, Accepted: from.Accepted,
-			Message: fmt.Sprintf("a duplicate of %s leaves and enters %s again and runs %s", from.Event, n.ID, strings.Join(runs, ", ")),
-		}
-		if f.Accepted {
-			f.Level = LevelNote
-		}
-		f.at(list[0].action.At)
-		b.add(f)
-	}
-}
-
-func (b *builder) otherWriters(e effect) string {
+// otherWriters names the other states whose actions write the member.
+func (b *builder) otherWriters(e effect, format string) string {
 	var states []string
 	for _, x := range b.writers.byKey[e.key] {
-		if x.action != e.action && !slices.Contains(states, x.node.ID) {
+		if (e.constant == "" || shape(x.term) != e.constant) && x.action != e.action && !slices.Contains(states, x.node.ID) {
 			states = append(states, x.node.ID)
 		}
 	}
 	if len(states) == 0 {
 		return ""
 	}
-	return " (" + e.key + " is also written in " + strings.Join(states, ", ") + ")"
+	return fmt.Sprintf(format, strings.Join(states, ", "))
 }
 
 // alwaysReads reports eventless transitions that an event of no name can fire.

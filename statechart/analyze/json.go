@@ -31,6 +31,11 @@ func ReadReport(text []byte) (*Report, error) {
 	if r.Format != Format {
 		return nil, fmt.Errorf("analyze: a report of format %d; this version reads %d: make it again from the chart", r.Format, Format)
 	}
+	for _, e := range r.Events {
+		if e.Again == nil {
+			return nil, fmt.Errorf("analyze: not a report: %s lacks what a second delivery runs: make it again from the chart", e.Type)
+		}
+	}
 	for _, c := range r.Cells {
 		if c.Configuration < 0 || c.Configuration >= len(r.Configurations) {
 			return nil, fmt.Errorf("analyze: not a report: no configuration %d", c.Configuration)

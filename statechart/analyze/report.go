@@ -86,6 +86,29 @@ type Event struct {
 	Early    string `json:"early,omitempty"`
 	// Worst is the configuration of the worst cell; -1 if there is none.
 	Worst int `json:"worst"`
+	// Again are the actions that some second delivery can run, each with its worst
+	// class. Empty where a second delivery cannot act.
+	Again []Repeat `json:"again"`
+	// Pointer, Line and Column of the first transition that takes the event; "" and
+	// 0 if there is none.
+	Pointer string `json:"pointer,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+}
+
+// Repeat is an action that a second delivery can run.
+type Repeat struct {
+	// Name of the action, or the member of the context that is assigned; State that
+	// it belongs to.
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// Class of it, and Text as its author wrote it.
+	Class ActionClass `json:"class"`
+	Text  string      `json:"text"`
+	// Pointer, Line and Column of its place.
+	Pointer string `json:"pointer"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
 }
 
 // Cell is one event type in one configuration.

@@ -30,6 +30,10 @@ type Rule struct {
 	Ways []string
 }
 
+// guardBySet is a way out in a form that can be put into a chart whose context has
+// "seen": [].
+const guardBySet = `keep the ids of handled events, "seen": {"@expr": "event.id in context.seen ? context.seen : context.seen + [event.id]"}, and guard with them, {"@expr": "!(event.id in context.seen)"}`
+
 // Rules lists every rule in order. docs/statecharts.md has a section for each.
 func Rules() []Rule {
 	return []Rule{
@@ -37,7 +41,7 @@ func Rules() []Rule {
 			"DUP001", "exposed", LevelError, "The very next delivery of the event acts again.",
 			[]string{
 				"lead to another state, in which the event has no transition",
-				"keep the ids of handled events in a set, and guard with it",
+				guardBySet,
 				"keep the applied-mark of the event for as long as a duplicate can come, and declare \"exposed\"",
 			},
 		},
@@ -45,14 +49,14 @@ func Rules() []Rule {
 			"DUP002", "until-cycle", LevelWarning, "A path leads back to where the event acts again.",
 			[]string{
 				"give the way back a state of its own",
-				"keep the ids of handled events in a set, and guard with it",
+				guardBySet,
 				"keep the applied-mark over the cycle, and declare \"until-cycle\"",
 			},
 		},
 		{
 			"DUP003", "accumulating-action", LevelWarning, "An action that a duplicate would run again adds up.",
 			[]string{
-				"collect identities in a set instead of counting: x in s ? s : s + [x]",
+				guardBySet,
 				"give the effect the event's identity as its key, and declare it keyed",
 			},
 		},
@@ -66,8 +70,8 @@ func Rules() []Rule {
 		{
 			"DUP005", "stale-overwrite", LevelWarning, "A late duplicate puts back an old value.",
 			[]string{
-				"keep the greatest version only: event.version > version ? event.version : version",
-				"guard with the version",
+				`keep the greatest version only: "version": {"@expr": "event.version > context.version ? event.version : context.version"}`,
+				`guard with the version: {"@expr": "event.version > context.version"}`,
 			},
 		},
 		{
@@ -124,7 +128,7 @@ func Rules() []Rule {
 		},
 		{
 			"SC005", "early-event", LevelNote, "The event can come before it is handled, and nothing says what is to become of it.",
-			[]string{"declare it in \"early\": defer, reject or ignore"},
+			[]string{"declare what is to become of it: \"early\": {\"EVENT\": \"defer\"}, or \"reject\", or \"ignore\""},
 		},
 		{
 			"SC006", "dead-end", LevelWarning, "From here no event leads on, and the process has not ended.",

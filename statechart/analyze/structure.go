@@ -154,9 +154,9 @@ func (b *builder) earlyEvents() {
 			told[e.Type] = true
 			f := Finding{
 				Rule: "SC005", Event: e.Type, Configuration: c.Configuration,
-				Message: fmt.Sprintf("%s can come early, in %s for one: nothing says whether it waits, is refused or is dropped", e.Type, b.report.Configurations[c.Configuration].Label),
+				Message: fmt.Sprintf("%s can come early, in %s for one: declare \"early\": {%q: \"defer\"} (it waits), \"reject\" (it is refused) or \"ignore\" (it is dropped)", e.Type, b.report.Configurations[c.Configuration].Label, e.Type),
 			}
-			f.at(b.definition.Root().At)
+			f.Pointer, f.Line, f.Column = e.Pointer, e.Line, e.Column
 			b.add(f)
 		}
 	}
