@@ -73,12 +73,27 @@ func Load(text []byte, o *Options) (*Definition, error) {
 		l.fault(root, "a chart is an object, not %s", root.what())
 		return nil, l.err()
 	}
+	if exported(root) {
+		l.fault(root, "this is what a machine of XState became (machine.definition, machine.toJSON() or JSON.stringify(machine)), not its configuration: export machine.config, which scripts/print-machine.mjs prints")
+		return nil, l.err()
+	}
 	l.machine(root)
 	if err := l.err(); err != nil {
 		return nil, err
 	}
 	l.finish()
 	return l.def, nil
+}
+
+// exported tells a machine's definition from its configuration, by members that no
+// configuration has.
+func exported(root *tree) bool {
+	for _, key := range []string{"key", "order", "transitions"} {
+		if root.member(key) == nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (l *loader) options() error {

@@ -314,7 +314,7 @@ func (l *loader) resolve(n *Node, text string) (target *Node, why string) {
 		}
 		at, ok := l.def.byID[way[0]]
 		if !ok {
-			return nil, "no state has the id " + quote(way[0])
+			return nil, "no state has the id " + quote(way[0]) + meant(way[0], slices.Sorted(maps.Keys(l.def.byID)))
 		}
 		return descend(at, way[1:])
 	case text[0] == '.':
@@ -341,9 +341,26 @@ next:
 				continue next
 			}
 		}
-		return nil, quote("#"+at.ID) + " has no state " + quote(step)
+		return nil, lacks(at, step)
 	}
 	return at, ""
+}
+
+// lacks says that a node has no such child, and which one may be meant.
+func lacks(n *Node, key string) string {
+	var keys []string
+	for _, child := range n.Children {
+		keys = append(keys, child.Key)
+	}
+	return quote("#"+n.ID) + " has no state " + quote(key) + meant(key, keys)
+}
+
+// meant asks whether the nearest of some names is meant; "" if none is near.
+func meant(word string, names []string) string {
+	if near := nearest(word, [][]string{names}); near != "" {
+		return "; is " + quote(near) + " meant?"
+	}
+	return ""
 }
 
 func (l *loader) initial(n *Node, t *tree) {
@@ -377,7 +394,7 @@ func (l *loader) initial(n *Node, t *tree) {
 			return
 		}
 	}
-	l.fault(key, "initial: %s has no state %s", quote("#"+n.ID), quote(key.text))
+	l.fault(key, "initial: %s", lacks(n, key.text))
 }
 
 func (l *loader) historyState(n *Node, t *tree) {
@@ -672,6 +689,9 @@ func (l *loader) action(t *tree) *Action {
 			l.fault(t, "an action needs a type")
 			return nil
 		}
+	case 'n':
+		l.fault(t, "an action is a name or an object with a type, not null, which JSON.stringify writes for a function: name it")
+		return nil
 	default:
 		l.fault(t, "an action is a name or an object with a type, not %s", t.what())
 		return nil

@@ -75,6 +75,11 @@ func TestWhatMayNotStandInAChartIsRefusedWithItsPlace(t *testing.T) {
 		{"number as key", `{"initial":"b","states":{"b":{},"10":{}}}`, "(/states/10)", "JavaScript would move it"},
 		{"empty key", `{"initial":"b","states":{"b":{},"":{}}}`, "(/states/)", "a state needs a name"},
 		{"unknown target", state(`"on":{"E":"c"}`), "(/states/a/on/E)", `target "c": "#m" has no state "c"`},
+		{"misspelt target", `{"id":"m","initial":"a","states":{"a":{"on":{"E":"canceled"}},"cancelled":{}}}`, "(/states/a/on/E)", `is "cancelled" meant?`},
+		{"misspelt initial", `{"id":"m","initial":"opne","states":{"open":{}}}`, "(/initial)", `is "open" meant?`},
+		{"misspelt id", `{"id":"m","initial":"a","states":{"a":{"on":{"E":"#lasst"}},"b":{"id":"last"}}}`, "(/states/a/on/E)", `is "last" meant?`},
+		{"misspelt path", `{"id":"m","initial":"a","states":{"a":{"on":{"E":"#m.bacl"}},"back":{"id":"m.back"}}}`, "(/states/a/on/E)", `is "back" meant?`},
+		{"lost action", state(`"entry":[null]`), "(/states/a/entry/0)", "JSON.stringify writes for a function: name it"},
 		{"unknown id", state(`"on":{"E":{"target":"#x"}}`), "(/states/a/on/E/target)", `no state has the id "x"`},
 		{"unknown below id", state(`"on":{"E":"#m.a.c"}`), "(/states/a/on/E)", `"#m.a" has no state "c"`},
 		{"root without dot", `{"id":"m","on":{"E":"a"},"initial":"a","states":{"a":{}}}`, "(/on/E)", `the root has no siblings; write ".a"`},
@@ -127,6 +132,17 @@ func TestWhatMayNotStandInAChartIsRefusedWithItsPlace(t *testing.T) {
 		if !found {
 			t.Errorf("%s: want %q at %q, got %v", c.name, c.want, c.at, all)
 		}
+	}
+}
+
+// What a machine becomes is one fault, not one for each member.
+func TestTheDefinitionOfAMachineIsNotItsConfiguration(t *testing.T) {
+	t.Parallel()
+	all := faults(t, `{"id":"m","key":"m","type":"compound","initial":{"target":["#m.a"],"source":"#m","actions":[],"eventType":null},
+		"history":false,"states":{"a":{"id":"m.a","key":"a","type":"atomic","initial":{"target":[]},"history":false,"states":{},"on":{},
+		"transitions":[],"entry":[],"exit":[],"order":1,"invoke":[],"tags":[]}},"on":{},"transitions":[],"entry":[],"exit":[],"order":-1}`)
+	if len(all) != 1 || !strings.Contains(all[0].Text, "export machine.config") {
+		t.Errorf("got %v", all)
 	}
 }
 

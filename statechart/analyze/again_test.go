@@ -117,3 +117,19 @@ func TestAChangeThatMakesAnActionWorseIsReported(t *testing.T) {
 		}
 	}
 }
+
+// What an export loses leaves a transition that forbids: it must not pass for safe
+// without a word.
+func TestATransitionThatDoesNothingIsReported(t *testing.T) {
+	t.Parallel()
+	r := analyzed(t, load(t, []byte(`{"id":"m","initial":"a","states":{"a":{"on":{"ADD":{},"GO":"b","NO":{"description":"not while open"}}},"b":{"type":"final"}}}`)), nil)
+	var events []string
+	for _, f := range r.Findings {
+		if f.Rule == "SC009" {
+			events = append(events, fmt.Sprint(f.Event, " ", f.Level, " ", f.Pointer))
+		}
+	}
+	if want := "ADD warning /states/a/on/ADD"; strings.Join(events, ", ") != want {
+		t.Errorf("got %v, want %s", events, want)
+	}
+}

@@ -142,6 +142,13 @@ func Rules() []Rule {
 			"SC008", "failing-step", LevelWarning, "A step fails whatever its event carries: the process stays as it was.",
 			[]string{"see the message"},
 		},
+		{
+			"SC009", "forbidden-transition", LevelWarning, "A transition does nothing: it is meant to forbid, or an export lost its code.",
+			[]string{
+				"name the code in setup() and export again: scripts/print-machine.mjs lists every function that has no name",
+				"if it is meant to forbid the event, say so in its \"description\"",
+			},
+		},
 	}
 }
 

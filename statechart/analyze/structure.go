@@ -15,6 +15,30 @@ func (b *builder) structure() {
 	b.earlyEvents()
 	b.deadEnds()
 	b.unused(taken)
+	b.forbidden()
+}
+
+// forbidden: transitions that do nothing, which is what is left of one whose code
+// an export lost. A description says that it is meant.
+func (b *builder) forbidden() {
+	eachTransition(b.definition, func(t *statechart.Transition) {
+		if !t.Forbidden || t.Description != "" {
+			return
+		}
+		name := t.Event
+		if t.Origin == statechart.FromAlways {
+			name = "always"
+		}
+		f := Finding{
+			Rule: "SC009", State: t.Source.ID, Configuration: -1,
+			Message: fmt.Sprintf("the transition of %s on %s has neither target nor actions: it forbids the event and does nothing. If it had code in TypeScript, the export lost it: give that code a name", t.Source.ID, name),
+		}
+		if t.Origin == statechart.FromOn {
+			f.Event = t.Event
+		}
+		f.at(t.At)
+		b.add(f, name, t.At.Pointer[len(t.Source.At.Pointer):])
+	})
 }
 
 // unreachable: states that no configuration holds.
