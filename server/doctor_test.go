@@ -68,8 +68,25 @@ func TestAServerDoesNotStartOnWhatLosesUnlessThatIsNamed(t *testing.T) {
 		t.Errorf("named: %v", err)
 	}
 	for _, name := range all {
-		if !strings.Contains(log.String(), `"check":"`+name+`","level":"refused"`) {
+		if !strings.Contains(log.String(), `"check":"`+name+`","level":"accepted"`) || !strings.Contains(log.String(), "the configuration accepts what may be lost") {
 			t.Errorf("%s is not logged:\n%s", name, &log)
+		}
+	}
+
+	// Doctor says the same of the same configuration, and goes on refusing what is not named.
+	for named, want := range map[int]Diagnosis{0: {Refused: 3}, 2: {Refused: 1, Accepted: 2}, 3: {Accepted: 3}} {
+		file := configured(t, "store: "+server.URL()+"\nunsafe: ["+strings.Join(all[:named], ", ")+"]")
+		d, bad := levels(t, DoctorOptions{File: file})
+		if d.Warnings = 0; d != want {
+			t.Errorf("%d named: %+v: %v", named, d, bad)
+		}
+		var text bytes.Buffer
+		if _, err := Doctor(t.Context(), DoctorOptions{File: file, Out: &text}); err != nil {
+			t.Fatal(err)
+		}
+		report := strings.Join(strings.Fields(text.String()), " ")
+		if said := strings.Count(report, "accepted: "+file+" names it: unsafe: ["); said != named || strings.Contains(report, " accepted, ") != (named > 0) {
+			t.Errorf("%d named, %d said:\n%s", named, said, &text)
 		}
 	}
 
@@ -115,7 +132,7 @@ func TestDoctorLooksAtStoreAndLease(t *testing.T) {
 	place := migrated(t)
 	_, bad := levels(t, DoctorOptions{File: configured(t, place+"\nlease: redis://"+lru.Addr())})
 	for name, want := range map[string]string{
-		"postgres.fsync": "refused off", "redis.maxmemory_policy": "warning allkeys-lru", "redis.min_replicas": "warning 0 replicas connected, 1 wanted",
+		"postgres.fsync": "accepted off", "redis.maxmemory_policy": "warning allkeys-lru", "redis.min_replicas": "warning 0 replicas connected, 1 wanted",
 	} {
 		if !strings.HasPrefix(bad[name], want) {
 			t.Errorf("%s: %q, want %q", name, bad[name], want)
@@ -127,8 +144,8 @@ func TestDoctorLooksAtStoreAndLease(t *testing.T) {
 	if !strings.HasPrefix(bad["redis.reachable"], "warning ") || d.Refused != 1 {
 		t.Errorf("%+v: %v", d, bad)
 	}
-	_, bad = levels(t, DoctorOptions{Store: "postgres://a:canary@127.0.0.1:1/shop?sslmode=disable"})
-	if text := bad["postgres.reachable"]; !strings.Contains(text, "is PostgreSQL running there") || strings.Contains(text, "canary") {
+	d, bad = levels(t, DoctorOptions{Store: "postgres://a:canary@127.0.0.1:1/shop"}) // tried with TLS and without
+	if text := bad["postgres.reachable"]; !d.Unreachable || strings.Count(text, "connection refused") != 1 || !strings.Contains(text, "is PostgreSQL running there") || strings.Contains(text, "canary") {
 		t.Errorf("nobody there: %q", text)
 	}
 	for _, o := range []DoctorOptions{

@@ -3,10 +3,12 @@ package server
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -42,7 +44,7 @@ type OpsOptions struct {
 func (o *OpsOptions) place() (config.Place, *config.Config, error) {
 	switch {
 	case o.Store != "" && o.Config != "":
-		return config.Place{}, nil, errors.New("--store and --config name two stores: give one")
+		return config.Place{}, nil, UsageError{errors.New("--store and a configuration name two stores: give one")}
 	case o.Config != "":
 		l, err := read(o.Config, &Options{})
 		if err != nil {
@@ -52,7 +54,7 @@ func (o *OpsOptions) place() (config.Place, *config.Config, error) {
 	case strings.HasPrefix(o.Store, "postgres:"), strings.HasPrefix(o.Store, "postgresql:"):
 		at, err := config.ParsePlace(o.Store)
 		if err != nil {
-			return at, nil, fmt.Errorf("--store: %w", err)
+			return at, nil, UsageError{fmt.Errorf("--store: %w", err)}
 		}
 		return at, nil, nil
 	}
@@ -290,7 +292,7 @@ func NewIncarnation(ctx context.Context, w io.Writer, asJSON bool, o OpsOptions)
 		return err
 	}
 	if at.URL.Empty() {
-		return errors.New("new-incarnation: want a PostgreSQL store (give --config FILE or --store postgres://…); a worker on a restored SQLite file is a new process, which remembers nothing else")
+		return UsageError{errors.New("new-incarnation: want a PostgreSQL store (give --config FILE or --store postgres://…); a worker on a restored SQLite file is a new process, which remembers nothing else")}
 	}
 	s, err := openStorage(ctx, at)
 	if err != nil {
@@ -329,27 +331,65 @@ func operationPath(name string) (string, error) {
 	return "/api/operations/" + key.String(), nil
 }
 
-// Migrate opens a store and brings its tables to this version. The name is what
-// may be shown of where it is.
-func Migrate(ctx context.Context, o OpsOptions) (name string, err error) {
+// Migration is what became of a store.
+type Migration struct {
+	// Store is what may be shown of where it is.
+	Store string
+	// Made says that the file was not there before.
+	Made bool
+	// From and To are the versions of the schema, 0 for none. Equal ones mean
+	// that nothing was to do.
+	From, To int
+}
+
+// String is one line for people.
+func (m Migration) String() string {
+	where := m.Store
+	if m.Made {
+		where += " was made"
+	}
+	if m.From == m.To {
+		return fmt.Sprintf("%s: nothing to do, the schema is at version %d", where, m.To)
+	}
+	return fmt.Sprintf("%s: schema version %d → %d", where, m.From, m.To)
+}
+
+// Migrate opens a store and brings its tables to this version. Without a store
+// and a configuration it takes ./unavez.yaml.
+func Migrate(ctx context.Context, o OpsOptions) (Migration, error) {
+	if o.Store == "" && o.Config == "" {
+		o.Config = DefaultFile
+		if _, err := os.Stat(DefaultFile); errors.Is(err, fs.ErrNotExist) {
+			return Migration{}, UsageError{errors.New("no store named: there is no ./" + DefaultFile + " (give FILE or --store STORE)")}
+		}
+	}
 	at, _, err := o.place()
 	if err != nil {
-		return "", err
+		return Migration{}, err
 	}
-	switch {
-	case !at.URL.Empty():
+	if at.Path == "" {
 		return migratePostgres(ctx, at.URL)
-	case at.Path == "":
-		return "", errors.New("no store named (give --config FILE or --store STORE)")
 	}
+	m := Migration{Store: at.Path}
 	_, missing := os.Stat(at.Path)
-	s, err := openSQLite(at.Path, nil)
+	m.Made = errors.Is(missing, fs.ErrNotExist)
+	s, err := openSQLiteAfter(at.Path, nil, func(db *sql.DB) (err error) {
+		m.From, err = versionOf(ctx, db)
+		return err
+	})
 	if err != nil {
-		return "", err
+		return Migration{}, err
 	}
-	name = at.Path
-	if errors.Is(missing, os.ErrNotExist) {
-		name += " was made, and"
+	m.To, err = versionOf(ctx, s.db)
+	return m, errors.Join(err, s.close())
+}
+
+// versionOf is the version of a file's schema, 0 for none.
+func versionOf(ctx context.Context, db *sql.DB) (at int, err error) {
+	var n int
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'unavez_migration'").Scan(&n); err != nil || n == 0 {
+		return 0, err
 	}
-	return name, s.close()
+	err = db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM unavez_migration").Scan(&at)
+	return at, err
 }

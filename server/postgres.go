@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -129,13 +130,22 @@ func explained(err error) error {
 	return &line{err, " (" + hint + ")"}
 }
 
-// line is an error in one line: those of pgx have one for each address.
+// line is an error in one line: those of pgx have one for each address, and for
+// each way of encryption that was tried; what is said twice stands there once.
 type line struct {
 	error
 	hint string
 }
 
-func (l *line) Error() string { return strings.Join(strings.Fields(l.error.Error()), " ") + l.hint }
+func (l *line) Error() string {
+	var said []string
+	for text := range strings.Lines(l.error.Error()) {
+		if text = strings.Join(strings.Fields(text), " "); text != "" && !slices.Contains(said, text) {
+			said = append(said, text)
+		}
+	}
+	return strings.Join(said, " ") + l.hint
+}
 func (l *line) Unwrap() error { return l.error }
 
 // owner makes the schema belong to unavez_migrate where that role exists and
@@ -148,7 +158,7 @@ WHERE r.rolname = 'unavez_migrate' AND me.rolname = session_user AND NOT me.rols
   AND coalesce((SELECT n.nspowner = r.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = 'unavez'), true)`
 
 // migratePostgres brings a database's schema to this version.
-func migratePostgres(ctx context.Context, from config.Secret) (name string, err error) {
+func migratePostgres(ctx context.Context, from config.Secret) (Migration, error) {
 	pool, name, err := connect(ctx, from, func(c *pgxpool.Config) {
 		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 			_, err := conn.Exec(ctx, owner)
@@ -156,10 +166,26 @@ func migratePostgres(ctx context.Context, from config.Secret) (name string, err 
 		}
 	})
 	if err != nil {
-		return "", err
+		return Migration{}, err
 	}
-	if err := postgres.Migrate(ctx, pool, nil); err != nil {
-		return "", errors.Join(fmt.Errorf("store %s: %w", name, explained(err)), disconnect(pool))
+	m := Migration{Store: name}
+	if m.From, err = migratedTo(ctx, pool); err == nil {
+		if err = postgres.Migrate(ctx, pool, nil); err == nil {
+			m.To, err = migratedTo(ctx, pool)
+		}
 	}
-	return name, disconnect(pool)
+	if err != nil {
+		return Migration{}, errors.Join(fmt.Errorf("store %s: %w", name, explained(err)), disconnect(pool))
+	}
+	return m, disconnect(pool)
+}
+
+// migratedTo is the version of a database's schema, 0 for none.
+func migratedTo(ctx context.Context, pool *pgxpool.Pool) (at int, err error) {
+	var exists bool
+	if err := pool.QueryRow(ctx, "SELECT pg_catalog.to_regclass('unavez.migration') IS NOT NULL").Scan(&exists); err != nil || !exists {
+		return 0, err
+	}
+	err = pool.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM unavez.migration").Scan(&at)
+	return at, err
 }

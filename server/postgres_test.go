@@ -24,8 +24,8 @@ import (
 func migrated(t *testing.T) string {
 	t.Helper()
 	at := testenv.NewDatabase(t)
-	if name, err := Migrate(t.Context(), OpsOptions{Store: at}); err != nil || !strings.HasPrefix(name, "postgres://") || strings.Contains(name, "@") {
-		t.Fatalf("migrate: %q, %v", name, err)
+	if m, err := Migrate(t.Context(), OpsOptions{Store: at}); err != nil || !strings.HasPrefix(m.Store, "postgres://") || strings.Contains(m.String(), "@") {
+		t.Fatalf("migrate: %q, %v", m.Store, err)
 	}
 	return "store: " + at + "\n" + lax
 }

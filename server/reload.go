@@ -61,6 +61,13 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("%s%s: %d fault%s", text, e.File, len(e.Faults), plural)
 }
 
+// UsageError says that a command was given wrongly: it names a configuration
+// that cannot be read, no store or two. Nothing was looked at.
+type UsageError struct{ error }
+
+// Unwrap gives the cause.
+func (e UsageError) Unwrap() error { return e.error }
+
 // load finds the configuration that Serve is to start with.
 func load(o *Options) (*loaded, error) {
 	name := o.File
@@ -77,7 +84,7 @@ func load(o *Options) (*loaded, error) {
 func read(name string, o *Options) (*loaded, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
+		return nil, UsageError{fmt.Errorf("configuration: %w", err)}
 	}
 	c, err := config.Parse(data, config.Source{})
 	var faults config.Faults

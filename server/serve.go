@@ -18,6 +18,7 @@ import (
 	"github.com/unavez/unavez/server/internal/framing"
 	"github.com/unavez/unavez/server/internal/observe"
 	"github.com/unavez/unavez/server/internal/orders"
+	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
 )
 
@@ -94,7 +95,11 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 		return err
 	}
 	for _, c := range noted {
-		p.log.WarnContext(ctx, "unavez doctor has a word", "check", c.Name, "level", c.Level, "value", c.Value, "why", c.Why)
+		said := "what is stored may be lost"
+		if c.Level == store.Accepted {
+			said = "the configuration accepts what may be lost"
+		}
+		p.log.WarnContext(ctx, said, "check", c.Name, "level", c.Level, "value", c.Value, "why", c.Why)
 	}
 	p.operations, p.suspects = p.storage.store, newSuspects()
 	p.metrics = observe.NewMetrics(observe.Gauges{

@@ -79,6 +79,11 @@ func openStorage(ctx context.Context, at config.Place) (*storage, error) {
 // openSQLite opens the file, makes it where it is missing, and brings its
 // tables to this version.
 func openSQLite(path string, o *sqlite.Options) (*storage, error) {
+	return openSQLiteAfter(path, o, func(*sql.DB) error { return nil })
+}
+
+// openSQLiteAfter looks at the file as it was found before it changes it.
+func openSQLiteAfter(path string, o *sqlite.Options, look func(*sql.DB) error) (*storage, error) {
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("store sqlite:%s: the folder %s does not exist (make it, or name another path)", path, filepath.Dir(path))
 	}
@@ -88,6 +93,9 @@ func openSQLite(path string, o *sqlite.Options) (*storage, error) {
 	db, err := sqlite.OpenDB(&modernc.Driver{}, path, o)
 	if err != nil {
 		return nil, fmt.Errorf("store sqlite:%s: %w", path, err)
+	}
+	if err := look(db); err != nil {
+		return nil, errors.Join(fmt.Errorf("store sqlite:%s: %w", path, err), db.Close())
 	}
 	s, err := sqlite.New(db, nil)
 	if err != nil {

@@ -14,6 +14,9 @@ const (
 	Sound Level = iota
 	// Warning: the promises hold, but something is worth a person's look.
 	Warning
+	// Accepted: a promise does not hold, and the server's configuration names
+	// the check as unsafe: whoever runs it knows.
+	Accepted
 	// Refused: a promise does not hold. A server does not start on it, unless
 	// its configuration names the check as unsafe.
 	Refused
@@ -26,6 +29,8 @@ func (l Level) String() string {
 		return "ok"
 	case Warning:
 		return "warning"
+	case Accepted:
+		return "accepted"
 	case Refused:
 		return "refused"
 	}

@@ -39,9 +39,9 @@ chart. The rules are described in docs/statecharts.md.`,
 		Example: "  unavez analyze order.json\n  unavez analyze order.json --format svg > order.svg\n  unavez analyze order.json --format sarif --against main.json > order.sarif",
 		Args: func(c *cobra.Command, args []string) error {
 			if schema {
-				return usage(cobra.NoArgs)(c, args)
+				return takes()(c, args)
 			}
-			return usage(cobra.ExactArgs(1))(c, args)
+			return takes("CHART")(c, args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if schema {

@@ -67,7 +67,7 @@ func TestAnalyzeTellsAPipelineWhatItFound(t *testing.T) {
 		{"exposed.json --format png", 2, "", "--format"},
 		{"exposed.json --fail-on often", 2, "", "--fail-on"},
 		{"exposed.json --max-steps -1", 2, "", "--max-steps"},
-		{"", 2, "", "accepts 1 arg"},
+		{"", 2, "", "CHART is missing"},
 		{"--schema", 0, `"title": "Report of unavez analyze"`, ""},
 	} {
 		r := invoke(t, dir, nil, append([]string{"analyze"}, strings.Fields(c.args)...)...)

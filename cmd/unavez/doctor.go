@@ -1,7 +1,7 @@
 package main
 
 import (
-	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -45,7 +45,7 @@ func formatFlag(c *cobra.Command) func() (json bool, err error) {
 	format := c.Flags().String("format", "text", "text or json")
 	return func() (bool, error) {
 		if *format != "text" && *format != "json" {
-			return false, errUsage{errors.New("--format: want text or json")}
+			return false, errUsage{fmt.Errorf("--format: %q, want text or json", *format)}
 		}
 		return *format == "json", nil
 	}
@@ -62,19 +62,21 @@ the store of the example: durability, standbys, grants, clocks, locks, poolers,
 the disk. For each check it says what it saw; where something is wrong, why it
 matters and the way out. It changes nothing.
 
-Serve refuses to start on what doctor refuses, unless the configuration names it:
+Serve refuses to start on what doctor refuses, unless the configuration names it;
+then doctor calls it accepted:
 
   unsafe: [postgres.fsync]
 
-It exits with 0 when nothing is refused, 1 when something is (with --strict, or
-warned of), 2 when it was asked wrongly, 3 when it could not look.`,
+It exits with 0 when nothing is refused, 1 when something is (with --strict: or
+warned of, or accepted), 2 when it was asked wrongly or FILE cannot be read, 3 when
+it could not look: FILE has faults, or PostgreSQL cannot be reached.`,
 		Example: "  unavez doctor unavez.yaml\n  unavez doctor --store unavez.db --format json\n  unavez doctor --strict --store postgres://shop@db/shop --lease redis://cache:6379",
-		Args:    usage(cobra.MaximumNArgs(1)),
+		Args:    takes("[FILE]"),
 	}
 	format := formatFlag(c)
 	c.Flags().StringVar(&o.Store, "store", "", "file of SQLite or URL of PostgreSQL, in the place of a configuration")
 	c.Flags().StringVar(&o.Lease, "lease", "", "URL of the Redis in front of --store")
-	c.Flags().BoolVar(&strict, "strict", false, "a warning counts as a fault, too")
+	c.Flags().BoolVar(&strict, "strict", false, "what is warned of or accepted counts as a fault, too")
 	c.RunE = func(c *cobra.Command, args []string) (err error) {
 		if len(args) == 1 {
 			o.File = args[0]
@@ -84,7 +86,10 @@ warned of), 2 when it was asked wrongly, 3 when it could not look.`,
 		}
 		o.Out = os.Stdout
 		d, err := server.Doctor(c.Context(), o)
-		return found(err, d.Refused > 0 || strict && d.Warnings > 0)
+		if err == nil && d.Unreachable {
+			return errExit{exitBroken, nil} // the report has said why
+		}
+		return found(err, d.Refused > 0 || strict && d.Warnings+d.Accepted > 0)
 	}
 	return c
 }
@@ -107,7 +112,7 @@ meaning: docs/operations.md.
 It exits with 0 when all hold, 1 when one is violated, 2 when it was asked
 wrongly, 3 when it could not be carried out.`,
 		Example: "  unavez audit\n  unavez audit unavez.yaml --all\n  unavez audit --store postgres://shop@db/shop --format json",
-		Args:    usage(cobra.MaximumNArgs(1)),
+		Args:    takes("[FILE]"),
 	}
 	format := formatFlag(c)
 	c.Flags().StringVar(&o.Store, "store", "", "file of SQLite or URL of PostgreSQL, in the place of a configuration")
@@ -125,6 +130,11 @@ wrongly, 3 when it could not be carried out.`,
 			return err
 		}
 		o.Out = os.Stdout
+		for name, n := range map[string]int{"--sample": o.Sample, "--page": o.Page, "--offenders": o.Offenders} {
+			if n < 1 {
+				return errUsage{fmt.Errorf("%s: %d, want 1 or more", name, n)}
+			}
+		}
 		violated, err := server.Audit(c.Context(), o)
 		return found(err, violated > 0)
 	}

@@ -45,10 +45,13 @@ func TestDoctorAndAuditTellByTheirExitCode(t *testing.T) {
 		{[]string{"doctor", "--store", sqlite, "--lease", "redis://127.0.0.1:1"}, 0, "warning  redis.reachable"},
 		{[]string{"doctor", "--format", "xml"}, 2, "want text or json"},
 		{[]string{"doctor", "a", "b"}, 2, "see unavez --help"},
-		{[]string{"doctor", "missing.yaml"}, 3, "no such file"},
+		{[]string{"doctor", "missing.yaml"}, 2, "no such file"},
+		{[]string{"doctor", "--store", "postgres://a@127.0.0.1:1/shop"}, 3, "REFUSED  postgres.reachable"},
+		{[]string{"doctor", "--store", "missing.db"}, 0, "warning  sqlite.file"},
+		{[]string{"doctor", "--strict", "--store", "missing.db"}, 1, "the file does not exist"},
 		{[]string{"audit", "--store", loses}, 3, "run unavez migrate"},
 		{[]string{"audit", "--store", "missing.db"}, 3, "no such file"},
-		{[]string{"audit", "--page", "-1"}, 3, "want 1 or more"},
+		{[]string{"audit", "--page", "-1"}, 2, "want 1 or more"},
 		{[]string{"audit", "--unknown"}, 2, "see unavez --help"},
 	} {
 		if got := invoke(t, dir, nil, c.args...); got.code != c.code || !strings.Contains(got.out+got.err, c.says) {

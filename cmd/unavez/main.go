@@ -8,10 +8,12 @@
 //	unavez audit FILE       the invariants, proved over what is stored
 //	unavez analyze CHART    what a duplicate of an event can do to a statechart
 //	unavez ops list         operations that need a person
+//	unavez migrate FILE     a store's schema, brought to this version
 //
 // It exits with 0 when all went well, 1 when something is wrong with what it
-// was asked to do, 2 when it was asked wrongly, 3 when doctor or audit could not
-// look, and 130 after a second signal.
+// was asked to do, 2 when it was asked wrongly (a configuration that cannot be
+// read is that, too), 3 when doctor or audit could not look, and 130 after a
+// second signal.
 package main
 
 import (
@@ -73,7 +75,8 @@ func run() int {
 	}
 	fmt.Fprintln(os.Stderr, "unavez:", err)
 	var usage errUsage
-	if errors.As(err, &usage) {
+	var named server.UsageError
+	if errors.As(err, &usage) || errors.As(err, &named) {
 		fmt.Fprintln(os.Stderr, "see unavez --help")
 		return exitUsage
 	}
@@ -102,22 +105,12 @@ Without a configuration "unavez serve" runs a small example; its output says
 what to try.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          usage(cobra.NoArgs),
+		Args:          takes(),
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errUsage{err} })
 	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), auditCommand(), analyzeCommand(), opsCommand(), migrateCommand(), versionCommand())
 	return root
-}
-
-// usage marks wrong arguments.
-func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if err := check(c, args); err != nil {
-			return errUsage{err}
-		}
-		return nil
-	}
 }
 
 func serveCommand() *cobra.Command {
@@ -140,7 +133,7 @@ A FILE to start from:
 
 ` + indented(server.Sample()),
 		Example: "  unavez serve\n  unavez serve unavez.yaml",
-		Args:    usage(cobra.MaximumNArgs(1)),
+		Args:    takes("[FILE]"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.File = args[0]
@@ -181,9 +174,11 @@ func checkCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Report every fault of a configuration",
 		Long: `Check reads FILE and reports every fault of it at once, each with its line, its
-field and the way out. Nothing is opened or called. It exits with 1 when there is
-a fault.`,
-		Args: usage(cobra.ExactArgs(1)),
+field and the way out. Nothing is opened or called.
+
+It exits with 0 when there is no fault, 1 when there is one, 2 when FILE cannot be
+read.`,
+		Args: takes("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := server.Check(args[0]); err != nil {
 				return err
@@ -198,9 +193,11 @@ func migrateCommand() *cobra.Command {
 	var o server.OpsOptions
 	var roles bool
 	c := &cobra.Command{
-		Use:   "migrate",
+		Use:   "migrate [FILE]",
 		Short: "Bring a store to this version",
-		Long: `Migrate opens the store and brings its tables to this version.
+		Long: `Migrate opens the store that FILE names, or ./unavez.yaml when no FILE is named,
+brings its tables to this version, and says which it had. FILE may be given as
+--config FILE, too; --store names a store by itself.
 
 In PostgreSQL it makes and changes the schema unavez, which serve never does: run
 it before a new version serves. Several may run at once. A file of SQLite is
@@ -208,39 +205,45 @@ brought up to date by serve itself; this is for doing it at a time of one's own.
 
 In PostgreSQL two roles can be kept apart: unavez_migrate owns the schema,
 unavez_app runs. --roles prints the SQL that makes them, with the grants.`,
-		Example: "  unavez migrate --config unavez.yaml\n  unavez migrate --store unavez.db\n  unavez migrate --roles | psql postgres://postgres@db/shop",
-		Args:    usage(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error {
+		Example: "  unavez migrate\n  unavez migrate unavez.yaml\n  unavez migrate --store unavez.db\n  unavez migrate --roles | psql postgres://postgres@db/shop",
+		Args:    takes("[FILE]"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if o.Config != "" {
+					return errUsage{errors.New("FILE and --config name two configurations: give one")}
+				}
+				o.Config = args[0]
+			}
 			if roles {
+				if o.Config != "" || o.Store != "" {
+					return errUsage{errors.New("--roles opens no store: leave FILE, --config and --store out")}
+				}
 				fmt.Print(server.Roles())
 				return nil
 			}
-			name, err := server.Migrate(c.Context(), o)
+			m, err := server.Migrate(c.Context(), o)
 			if err != nil {
 				return err
 			}
-			fmt.Printf("%s has the schema of this version\n", name)
+			fmt.Println(m)
 			return nil
 		},
 	}
 	storeFlags(c, &o)
 	c.Flags().BoolVar(&roles, "roles", false, "print the SQL that makes the roles of PostgreSQL, and open nothing")
-	c.MarkFlagsMutuallyExclusive("roles", "config")
-	c.MarkFlagsMutuallyExclusive("roles", "store")
 	return c
 }
 
 func storeFlags(c *cobra.Command, o *server.OpsOptions) {
 	c.PersistentFlags().StringVar(&o.Config, "config", "", "configuration whose store is opened directly")
 	c.PersistentFlags().StringVar(&o.Store, "store", "", "file of SQLite or URL of PostgreSQL, opened directly")
-	c.MarkFlagsMutuallyExclusive("config", "store")
 }
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Say which version this is",
-		Args:  usage(cobra.NoArgs),
+		Args:  takes(),
 		Run:   func(*cobra.Command, []string) { fmt.Println("unavez", version()) },
 	}
 }

@@ -315,14 +315,67 @@ func TestCheckReportsEveryFaultAndTheExitCodesTellThemApart(t *testing.T) {
 		t.Errorf("a good one: %+v", got)
 	}
 	for want, args := range map[int][][]string{
-		0: {{"--help"}, {"version"}, {"ops", "--help"}, {"serve", "--help"}, {"ops"}, {}, {"migrate", "--store", "new.db"}},
-		1: {{"check", "nope.yaml"}, {"serve", "nope.yaml"}, {"ops", "list", "--store", "nope.db"}, {"ops", "list", "--admin", "http://127.0.0.1:1"}, {"ops", "show", "nonsense", "--store", "new.db"}, {"migrate"}},
-		2: {{"check"}, {"serve", "a", "b"}, {"serve", "--nope"}, {"ops", "complete", "x", "--reason", "r"}, {"ops", "list", "--limit", "0"}, {"nope"}},
+		0: {{"--help"}, {"version"}, {"ops", "--help"}, {"serve", "--help"}, {"ops"}, {}, {"migrate", "--store", "new.db"}, {"migrate"}},
+		1: {{"ops", "list", "--store", "nope.db"}, {"ops", "list", "--admin", "http://127.0.0.1:1"}, {"ops", "show", "nonsense", "--store", "new.db"}},
+		2: {
+			{"check"}, {"check", "nope.yaml"}, {"serve", "nope.yaml"}, {"migrate", "nope.yaml"}, {"migrate", "--config", "nope.yaml"}, {"ops", "list", "--config", "nope.yaml"},
+			{"migrate", "--config", "unavez.yaml", "--store", "new.db"}, {"migrate", "unavez.yaml", "--config", "unavez.yaml"}, {"migrate", "a", "b"},
+			{"ops", "list", "--config", "unavez.yaml", "--store", "new.db"}, {"serve", "a", "b"}, {"serve", "--nope"}, {"ops", "complete", "x", "--reason", "r"}, {"ops", "list", "--limit", "0"}, {"nope"}, {"ops", "nope"},
+		},
 	} {
 		for _, a := range args {
 			if got := invoke(t, dir, nil, a...); got.code != want {
 				t.Errorf("unavez %s: %+v, want exit %d", strings.Join(a, " "), got, want)
 			}
+		}
+	}
+}
+
+func TestMigrateTakesTheConfigurationOfTheFolderAndSaysWhatItDid(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if got := invoke(t, dir, nil, "migrate"); got.code != 2 || !strings.Contains(got.err, "there is no ./unavez.yaml (give FILE or --store STORE)") {
+		t.Errorf("no store at all: %+v", got)
+	}
+	configure(t, dir, program.Sample())
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "unavez.db was made: schema version 0 → "},
+		{[]string{"unavez.yaml"}, "unavez.db: nothing to do, the schema is at version "},
+		{[]string{"--config", "unavez.yaml"}, "unavez.db: nothing to do, "},
+		{[]string{"--store", "sqlite:unavez.db"}, "unavez.db: nothing to do, "},
+		{[]string{"--store", "other.db"}, "other.db was made: schema version 0 → "},
+	} {
+		if got := invoke(t, dir, nil, append([]string{"migrate"}, c.args...)...); got.code != 0 || !strings.HasPrefix(got.out, c.want) || got.err != "" {
+			t.Errorf("%v: %+v, want %q", c.args, got, c.want)
+		}
+	}
+}
+
+func TestWrongArgumentsAreToldInOurWords(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for want, args := range map[string][]string{
+		"unavez: check: FILE is missing (unavez check FILE":                           {"check"},
+		"unavez: ops show: OPERATION is missing":                                      {"ops", "show"},
+		"unavez: analyze: CHART is missing":                                           {"analyze"},
+		`unavez: serve: "b" is one argument too many (unavez serve [FILE]`:            {"serve", "a", "b"},
+		`unavez: version: "x" is one argument too many`:                               {"version", "x"},
+		`unavez: there is no command "nope"`:                                          {"nope"},
+		`unavez: ops: there is no command "nope"`:                                     {"ops", "nope"},
+		`--format: "xml", want text or json`:                                          {"audit", "--format", "xml"},
+		"--page: -1, want 1 or more":                                                  {"audit", "--page", "-1"},
+		"--roles opens no store":                                                      {"migrate", "--roles", "--store", "x"},
+		"FILE and --config name two configurations":                                   {"migrate", "a", "--config", "b"},
+		"--store and a configuration name two stores: give one":                       {"doctor", "unavez.yaml", "--store", "x.db"},
+		"--lease: name the --store that it stands in front of":                        {"doctor", "--lease", "redis://127.0.0.1:1"},
+		"new-incarnation: want a PostgreSQL store":                                    {"ops", "new-incarnation", "--store", "x.db"},
+		"configuration: open nope.yaml: no such file or directory\nsee unavez --help": {"audit", "nope.yaml"},
+	} {
+		if got := invoke(t, dir, nil, args...); got.code != exitUsage || !strings.Contains(got.err, want) || got.out != "" {
+			t.Errorf("%v: %+v, want %q", args, got, want)
 		}
 	}
 }

@@ -64,7 +64,7 @@ An operation is damaged when its stored answer does not match its checksum.
 Complete and discard replace that answer; nothing lets the operation run again.
 
 An admin listener with a token reads it from ` + tokenVariable + ` or --token-file.`,
-		Args: usage(cobra.NoArgs),
+		Args: takes(),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	storeFlags(c, &r.OpsOptions)
@@ -73,9 +73,9 @@ An admin listener with a token reads it from ` + tokenVariable + ` or --token-fi
 	c.PersistentFlags().BoolVar(&r.json, "json", false, "write JSON")
 	c.AddCommand(
 		listCommand(r), showCommand(r), completeCommand(r),
-		actionCommand(r, "release", "Let an unknown or parked operation run again", "The request itself is not stored: the next repeat of it runs, under the same identity."),
-		actionCommand(r, "redrive", "Let a dead operation run again", "It becomes due at once, under the same identity."),
-		actionCommand(r, "discard", "End an operation without its effect", "Every repeat of its request is told so. This cannot be taken back."),
+		actionCommand(r, "release", "Let an unknown or parked operation run again", "The request itself is not stored: the next repeat of it runs, under the same identity.", "the application has no such order"),
+		actionCommand(r, "redrive", "Let a dead operation run again", "It becomes due at once, under the same identity.", "the bank answers again"),
+		actionCommand(r, "discard", "End an operation without its effect", "Every repeat of its request is told so. This cannot be taken back.", "the customer withdrew it"),
 		newIncarnationCommand(r),
 	)
 	return c
@@ -94,7 +94,7 @@ minutes) the first claim of an outside call becomes unknown instead of running:
 the claim before it may have been lost, and its call made. It works on the store
 directly: give --config or --store.`,
 		Example: "  unavez ops new-incarnation --store postgres://…",
-		Args:    usage(cobra.NoArgs),
+		Args:    takes(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return server.NewIncarnation(c.Context(), os.Stdout, r.json, r.OpsOptions)
 		},
@@ -108,7 +108,7 @@ func listCommand(r *reach) *cobra.Command {
 		Short:   "List operations, those at rest longest first",
 		Long:    "List shows the unfinished operations, or those in the states that are named.",
 		Example: "  unavez ops list\n  unavez ops list --state unknown,dead --json",
-		Args:    usage(cobra.NoArgs),
+		Args:    takes(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if l.Limit < 1 {
 				return errUsage{errors.New("--limit: want 1 or more")}
@@ -133,7 +133,7 @@ OPERATION is its key or its name, as unavez ops list shows them. The name of a
 request is tenant/http/principal/IDEMPOTENCY-KEY; with auth mode single_tenant,
 tenant and principal are empty: /http//order-1.`,
 		Example: "  unavez ops show 5f0c…\n  unavez ops show /http//order-1",
-		Args:    usage(cobra.ExactArgs(1)),
+		Args:    takes("OPERATION"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return r.with(c.Context(), func(o *server.Ops) error { return o.Show(c.Context(), os.Stdout, r.json, args[0]) })
 		},
@@ -167,14 +167,14 @@ func decide(d *server.Decision) error {
 	return nil
 }
 
-func actionCommand(r *reach, action, short, long string) *cobra.Command {
+func actionCommand(r *reach, action, short, long, reason string) *cobra.Command {
 	d := server.Decision{Action: action}
 	c := &cobra.Command{
 		Use:     action + " OPERATION",
 		Short:   short,
 		Long:    short + ". " + long,
-		Example: "  unavez ops " + action + " /http//order-1 --reason 'asked the warehouse'",
-		Args:    usage(cobra.ExactArgs(1)),
+		Example: "  unavez ops " + action + " /http//order-1 --reason '" + reason + "'",
+		Args:    takes("OPERATION"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := decide(&d); err != nil {
 				return err
@@ -196,7 +196,7 @@ func completeCommand(r *reach) *cobra.Command {
 request gets the answer that is given here.`,
 		Example: `  unavez ops complete /http//order-1 --reason 'order 17 exists' \
     --status 201 --header 'Location: /orders/17' --body @order-17.json`,
-		Args: usage(cobra.ExactArgs(1)),
+		Args: takes("OPERATION"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := decide(&d); err != nil {
 				return err

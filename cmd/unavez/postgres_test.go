@@ -26,10 +26,17 @@ func TestPostgreSQLIsMigratedByItsCommandAlone(t *testing.T) {
 			t.Errorf("%v before: %+v", args, got)
 		}
 	}
-	for range 2 {
-		if got := invoke(t, dir, env, "migrate", "--config", "unavez.yaml"); got.code != 0 || !strings.HasPrefix(got.out, "postgres://127.0.0.1:") || !strings.HasSuffix(got.out, " has the schema of this version\n") {
+	for _, want := range []string{": schema version 0 → ", ": nothing to do, the schema is at version "} {
+		if got := invoke(t, dir, env, "migrate"); got.code != 0 || !strings.HasPrefix(got.out, "postgres://127.0.0.1:") || !strings.Contains(got.out, want) {
 			t.Errorf("migrate: %+v", got)
 		}
+	}
+	// What the configuration accepts, doctor refuses no more.
+	if got := invoke(t, dir, env, "doctor"); got.code != 0 || !strings.Contains(got.out, "accepted postgres.fsync") {
+		t.Errorf("doctor: %+v", got)
+	}
+	if got := invoke(t, dir, env, "doctor", "--strict", "--format", "json"); got.code != 1 || !strings.Contains(got.out, `"accepted": "unavez.yaml names it: unsafe: [postgres.fsync]"`) {
+		t.Errorf("doctor --strict: %+v", got)
 	}
 	s := serve(t, dir, env...)
 	first, second := post(t, s, "k-1"), post(t, s, "k-1")
@@ -46,7 +53,7 @@ func TestPostgreSQLIsMigratedByItsCommandAlone(t *testing.T) {
 	if again := post(t, s, "k-1"); again.body != first.body {
 		t.Errorf("replay after it: %+v", again)
 	}
-	if got := invoke(t, dir, nil, "ops", "new-incarnation", "--store", "x.db"); got.code != 1 || !strings.Contains(got.err, "PostgreSQL") {
+	if got := invoke(t, dir, nil, "ops", "new-incarnation", "--store", "x.db"); got.code != 2 || !strings.Contains(got.err, "PostgreSQL") {
 		t.Errorf("new-incarnation of a file: %+v", got)
 	}
 	if got := invoke(t, dir, nil, "migrate", "--roles"); got.code != 0 || !strings.Contains(got.out, "CREATE ROLE unavez_app") {
