@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -33,7 +34,8 @@ type AnalyzeOptions struct {
 	// FailOn is the level from which a finding fails the run: error, warning, note
 	// or never.
 	FailOn string
-	// Active are the ids of states to be lit in a picture.
+	// Active are the states to be lit in a picture: ids, or configurations as the
+	// table names them; each one alone or several with commas.
 	Active []string
 	// Budgets; 0 means the default.
 	MaxConfigurations, MaxSteps, MaxAnswers int
@@ -48,6 +50,19 @@ type FindingsError struct {
 	Chart                   string
 	Errors, Warnings, Notes int
 }
+
+// InputError tells that what analyze was to read is not there or says nothing: a
+// file, what is named in it, or a state.
+type InputError struct {
+	// Err has every fault, one a line.
+	Err error
+}
+
+// Error names each fault.
+func (e *InputError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *InputError) Unwrap() error { return e.Err }
 
 // Error counts the findings.
 func (e *FindingsError) Error() string {
@@ -82,7 +97,9 @@ func ReportSchema() []byte { return analyze.Schema() }
 
 // Analyze reports what a duplicate of each event can do to a process of a chart.
 // Guards and actions may be names without code: guards then answer both ways. The
-// error is a *FindingsError if the chart was analysed and does not pass.
+// error is a *FindingsError if the chart was analysed and does not pass, an
+// *InputError if a file cannot be read or used. A text that is no chart is a
+// report of its own in the formats json and sarif.
 func Analyze(ctx context.Context, out io.Writer, o AnalyzeOptions) error {
 	if err := o.Check(); err != nil {
 		return err
@@ -91,29 +108,41 @@ func Analyze(ctx context.Context, out io.Writer, o AnalyzeOptions) error {
 	if err != nil {
 		return err
 	}
-	d, err := readChart(o.Chart)
-	if err != nil {
-		return err
+	text, err := os.ReadFile(o.Chart)
+	declared, faults, unread := readDeclarations(o.Declare)
+	var old []byte
+	if o.Against != "" {
+		var lost error
+		old, lost = os.ReadFile(o.Against)
+		unread = errors.Join(unread, lost)
+	}
+	if err := errors.Join(err, unread); err != nil {
+		return &InputError{err}
 	}
 	options := &analyze.Options{
-		MaxConfigurations: o.MaxConfigurations, MaxSteps: o.MaxSteps, MaxAnswers: o.MaxAnswers, File: o.Chart,
+		MaxConfigurations: o.MaxConfigurations, MaxSteps: o.MaxSteps, MaxAnswers: o.MaxAnswers, File: named(o), Actions: declared,
 	}
-	if o.Declare != "" {
-		if options.Actions, err = readDeclarations(o.Declare); err != nil {
-			return err
-		}
+	d, err := loadChart(text)
+	if err != nil {
+		return broken(out, o, options.File, err, listed(o.Chart, err))
 	}
 	r, err := analyze.Analyze(ctx, d, options)
-	if err != nil {
+	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", o.Chart, err)
 	}
-	if err := allUsed(r, o.Declare, options.Actions); err != nil {
-		return err
+	if err != nil {
+		return broken(out, o, options.File, err, fmt.Errorf("%s: %w", o.Chart, err))
+	}
+	if faults = append(faults, unused(r, o.Declare, declared)...); len(faults) > 0 {
+		return &InputError{errors.New(strings.Join(faults, "\n"))}
+	}
+	if o.Active, err = active(r, d, o.Active); err != nil {
+		return &InputError{err}
 	}
 	if o.Against != "" {
-		before, err := readBefore(ctx, o.Against, options)
+		before, err := readBefore(ctx, o.Against, old, options)
 		if err != nil {
-			return err
+			return &InputError{err}
 		}
 		r.Against(before)
 	}
@@ -132,19 +161,84 @@ func Analyze(ctx context.Context, out io.Writer, o AnalyzeOptions) error {
 	return nil
 }
 
-// allUsed refuses a declared name that the chart does not use: it is most likely
-// misspelt, and the action it was meant for stays unknown.
-func allUsed(r *analyze.Report, file string, declared map[string]analyze.ActionClass) error {
+// named is the chart's file for a report. SARIF is read by programs that know the
+// repository and not this machine, so a file below the working directory is named
+// from there.
+func named(o AnalyzeOptions) string {
+	if o.Format == "sarif" && filepath.IsAbs(o.Chart) {
+		if here, err := os.Getwd(); err == nil {
+			if short, err := filepath.Rel(here, o.Chart); err == nil && filepath.IsLocal(short) {
+				return short
+			}
+		}
+	}
+	return o.Chart
+}
+
+// broken writes the report of what is no chart, for programs, and gives the error
+// for people.
+func broken(out io.Writer, o AnalyzeOptions, file string, cause, err error) error {
+	switch o.Format {
+	case "json":
+		return errors.Join(err, analyze.Broken(file, cause).WriteJSON(out))
+	case "sarif":
+		return errors.Join(err, analyze.Broken(file, cause).WriteSARIF(out, o.Version))
+	}
+	return err
+}
+
+// active finds the states that are meant: by id, or by the label of a
+// configuration.
+func active(r *analyze.Report, d *statechart.Definition, words []string) ([]string, error) {
+	find := func(word string) []string {
+		for _, n := range d.Nodes() {
+			if n.ID == word {
+				return []string{word}
+			}
+		}
+		for _, c := range r.Configurations {
+			if c.Label == word {
+				return c.States
+			}
+		}
+		return nil
+	}
+	var ids, lost []string
+	for _, word := range words {
+		// A label can hold commas itself.
+		if found := find(word); found != nil {
+			ids = append(ids, found...)
+			continue
+		}
+		for part := range strings.SplitSeq(word, ",") {
+			part = strings.TrimSpace(part)
+			found := find(part)
+			if found == nil {
+				lost = append(lost, fmt.Sprintf("%q", part))
+			}
+			ids = append(ids, found...)
+		}
+	}
+	if len(lost) == 0 {
+		return ids, nil
+	}
+	var known []string
+	for _, n := range d.Nodes() {
+		known = append(known, n.ID)
+	}
+	return nil, fmt.Errorf("--active: no state and no configuration is named %s; the states are %s", strings.Join(lost, ", "), strings.Join(known, ", "))
+}
+
+// unused names what is declared and not in the chart: it is most likely misspelt,
+// and the action it was meant for stays unknown.
+func unused(r *analyze.Report, file string, declared map[string]analyze.ActionClass) []string {
 	var missing []string
 	for _, name := range slices.Sorted(maps.Keys(declared)) {
 		if !slices.ContainsFunc(r.Actions, func(a analyze.Action) bool { return a.Name == name && a.Kind != "assign" }) {
 			missing = append(missing, fmt.Sprintf("%s: actions.%s: the chart has no such action", file, name))
 		}
 	}
-	if len(missing) > 0 {
-		return errors.New(strings.Join(missing, "\n"))
-	}
-	return nil
+	return missing
 }
 
 func failLevel(word string) (analyze.Level, error) {
@@ -173,41 +267,33 @@ func writeReport(out io.Writer, r *analyze.Report, d *statechart.Definition, o A
 	}
 }
 
-// readChart reads a definition whose functions need not be there.
-func readChart(file string) (*statechart.Definition, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	return parseChart(file, text)
-}
-
-func parseChart(file string, text []byte) (*statechart.Definition, error) {
+// loadChart reads a definition whose functions need not be there.
+func loadChart(text []byte) (*statechart.Definition, error) {
 	language, err := cel.New(nil)
 	if err != nil {
 		return nil, err
 	}
-	d, err := statechart.Load(text, &statechart.Options{Expressions: language, NamesOnly: true})
-	var faults *statechart.Faults
-	if errors.As(err, &faults) {
-		lines := make([]string, len(faults.List))
-		for i, f := range faults.List {
-			lines[i] = fmt.Sprintf("%s:%d:%d: %s", file, f.At.Line, f.At.Column, f.Text)
-			if f.At.Pointer != "" {
-				lines[i] += " (" + f.At.Pointer + ")"
-			}
-		}
-		return nil, errors.New("not a chart:\n" + strings.Join(lines, "\n"))
+	return statechart.Load(text, &statechart.Options{Expressions: language, NamesOnly: true})
+}
+
+// listed writes the faults of a chart one a line, with its file.
+func listed(file string, err error) error {
+	faults, ok := errors.AsType[*statechart.Faults](err)
+	if !ok {
+		return err
 	}
-	return d, err
+	lines := make([]string, len(faults.List))
+	for i, f := range faults.List {
+		lines[i] = fmt.Sprintf("%s:%d:%d: %s", file, f.At.Line, f.At.Column, f.Text)
+		if f.At.Pointer != "" {
+			lines[i] += " (" + f.At.Pointer + ")"
+		}
+	}
+	return errors.New("not a chart:\n" + strings.Join(lines, "\n"))
 }
 
 // readBefore reads what a chart is compared with: a report, or an older chart.
-func readBefore(ctx context.Context, file string, o *analyze.Options) (*analyze.Report, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
+func readBefore(ctx context.Context, file string, text []byte, o *analyze.Options) (*analyze.Report, error) {
 	var report struct {
 		Format *int            `json:"format"`
 		Cells  json.RawMessage `json:"cells"`
@@ -219,9 +305,9 @@ func readBefore(ctx context.Context, file string, o *analyze.Options) (*analyze.
 		}
 		return r, nil
 	}
-	d, err := parseChart(file, text)
+	d, err := loadChart(text)
 	if err != nil {
-		return nil, err
+		return nil, listed(file, err)
 	}
 	old := *o
 	old.File = file
@@ -232,27 +318,28 @@ func readBefore(ctx context.Context, file string, o *analyze.Options) (*analyze.
 	return r, nil
 }
 
-// readDeclarations reads the classes of actions by name.
-func readDeclarations(file string) (map[string]analyze.ActionClass, error) {
+// readDeclarations reads the classes of actions by name; "" names no file. Faults
+// are names whose class is none.
+func readDeclarations(file string) (classes map[string]analyze.ActionClass, faults []string, err error) {
+	if file == "" {
+		return nil, nil, nil
+	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var declared struct {
 		Actions map[string]analyze.ActionClass `yaml:"actions"`
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
 	if err := decoder.Decode(&declared); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %s", file, yaml.FormatError(err, false, true))
+		return nil, nil, fmt.Errorf("%s: %s", file, yaml.FormatError(err, false, true))
 	}
-	var faults []string
 	for _, name := range slices.Sorted(maps.Keys(declared.Actions)) {
 		if class := declared.Actions[name]; !slices.Contains(analyze.ActionClasses(), class) {
 			faults = append(faults, fmt.Sprintf("%s: actions.%s: %q is no class; want constant, absorbing, overwrite, accumulating or unknown", file, name, class))
+			declared.Actions[name] = analyze.Unknown
 		}
 	}
-	if len(faults) > 0 {
-		return nil, errors.New(strings.Join(faults, "\n"))
-	}
-	return declared.Actions, nil
+	return declared.Actions, faults, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 
@@ -35,7 +36,8 @@ file of --declare gives it:
 --against names an older chart, or its report in JSON: what is worse now is an error.
 
 It exits with 1 if a finding is at least as grave as --fail-on, or if CHART is no
-chart. The rules are described in docs/statecharts.md.`,
+chart (json and sarif then carry its faults); with 2 if it was called wrongly, or a
+file cannot be read or used. The rules are described in docs/statecharts.md.`,
 		Example: "  unavez analyze order.json\n  unavez analyze order.json --format svg > order.svg\n  unavez analyze order.json --format sarif --against main.json > order.sarif",
 		Args: func(c *cobra.Command, args []string) error {
 			if schema {
@@ -52,7 +54,11 @@ chart. The rules are described in docs/statecharts.md.`,
 			if err := o.Check(); err != nil {
 				return errUsage{err}
 			}
-			return server.Analyze(c.Context(), os.Stdout, o)
+			err := server.Analyze(c.Context(), os.Stdout, o)
+			if input, ok := errors.AsType[*server.InputError](err); ok {
+				return errExit{exitUsage, input}
+			}
+			return err
 		},
 	}
 	f := c.Flags()
@@ -60,7 +66,7 @@ chart. The rules are described in docs/statecharts.md.`,
 	f.StringVar(&o.Declare, "declare", "", "file (YAML) with the classes of actions by name")
 	f.StringVar(&o.Against, "against", "", "older chart, or its report in JSON, to compare with")
 	f.StringVar(&o.FailOn, "fail-on", "error", "level from which a finding fails the run: error, warning, note, never")
-	f.StringSliceVar(&o.Active, "active", nil, "ids of the states to be lit in a picture")
+	f.StringArrayVar(&o.Active, "active", nil, "states to be lit in a picture: ids with commas, or a configuration as the table names it")
 	f.IntVar(&o.MaxConfigurations, "max-configurations", 0, "budget of configurations; 0 means 5000")
 	f.IntVar(&o.MaxSteps, "max-steps", 0, "budget of runs of the interpreter; 0 means 500000")
 	f.IntVar(&o.MaxAnswers, "max-answers", 0, "budget of guard answers for one event in one configuration; 0 means 1024")

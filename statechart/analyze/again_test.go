@@ -1,6 +1,8 @@
 package analyze_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/unavez/unavez/statechart"
 	"github.com/unavez/unavez/statechart/analyze"
 )
 
@@ -131,5 +134,45 @@ func TestATransitionThatDoesNothingIsReported(t *testing.T) {
 	}
 	if want := "ADD warning /states/a/on/ADD"; strings.Join(events, ", ") != want {
 		t.Errorf("got %v, want %s", events, want)
+	}
+}
+
+// A text that is no chart is a report for programs too, with each fault at its
+// place; it is never read back as one to compare with.
+func TestWhatIsNoChartIsReported(t *testing.T) {
+	t.Parallel()
+	published, err := os.ReadFile("testdata/sarif-schema-2.1.0.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = statechart.Load([]byte(`{"initial":"c","states":{"a":{"on":{"GO":"b"}}}}`), nil)
+	if err == nil {
+		t.Fatal("loaded")
+	}
+	for cause, places := range map[error][]string{
+		err:                           {"1:12 /initial", "1:42 /states/a/on/GO"},
+		errors.New("it cannot start"): {"1:1 "},
+	} {
+		r := analyze.Broken("/charts/a b.json", cause)
+		var got []string
+		for _, f := range r.Findings {
+			got = append(got, fmt.Sprintf("%d:%d %s", f.Line, f.Column, f.Pointer))
+		}
+		if diff := cmp.Diff(places, got); diff != "" {
+			t.Error(diff)
+		}
+		var text, log bytes.Buffer
+		if err := errors.Join(r.WriteJSON(&text), r.WriteSARIF(&log, "v1")); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(valid(t, compiled(t, analyze.Schema()), text.Bytes()), valid(t, compiled(t, published), log.Bytes())); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(log.String(), `"uri": "file:///charts/a%20b.json"`) {
+			t.Errorf("an absolute path without its scheme:\n%s", log.String())
+		}
+		if _, err := analyze.ReadReport(text.Bytes()); err == nil {
+			t.Error("the report on no chart was read back")
+		}
 	}
 }

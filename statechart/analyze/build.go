@@ -19,6 +19,11 @@ func newReport(g *graph, o *Options) *Report {
 		Complete: g.truncated == "",
 		Events:   []Event{}, Cells: []Cell{}, Transitions: []Transition{}, Actions: g.writers.report(), Findings: []Finding{},
 	}
+	for _, n := range d.Root().Children {
+		if n.Kind == statechart.Final {
+			r.Chart.Final = append(r.Chart.Final, n.ID)
+		}
+	}
 	for _, s := range g.states {
 		r.Configurations = append(r.Configurations, configuration(s))
 		if slices.Contains(s.open, true) {

@@ -31,6 +31,11 @@ func ReadReport(text []byte) (*Report, error) {
 	if r.Format != Format {
 		return nil, fmt.Errorf("analyze: a report of format %d; this version reads %d: make it again from the chart", r.Format, Format)
 	}
+	for _, f := range r.Findings {
+		if f.Rule == "SC000" {
+			return nil, fmt.Errorf("analyze: the report is that of a text which is no chart: %s", f.Message)
+		}
+	}
 	for _, e := range r.Events {
 		if e.Again == nil {
 			return nil, fmt.Errorf("analyze: not a report: %s lacks what a second delivery runs: make it again from the chart", e.Type)

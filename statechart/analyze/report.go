@@ -1,5 +1,11 @@
 package analyze
 
+import (
+	"errors"
+
+	"github.com/unavez/unavez/statechart"
+)
+
 // Format is the version of the JSON form of a [Report].
 const Format = 1
 
@@ -33,6 +39,36 @@ type Report struct {
 	Findings       []Finding       `json:"findings"`
 }
 
+// Broken is the report on a text that is no chart, or on a chart that cannot start:
+// one finding for each fault, of rule SC000, and nothing else. [ReadReport] refuses
+// it, so that nothing is ever compared with it.
+func Broken(file string, err error) *Report {
+	r := &Report{
+		Format: Format, Profile: statechart.Profile, Chart: Chart{File: file},
+		Configurations: []Configuration{}, Events: []Event{}, Cells: []Cell{}, Transitions: []Transition{}, Actions: []Action{}, Findings: []Finding{},
+	}
+	fault := func(at statechart.Position, text string) {
+		f := Finding{
+			Rule: "SC000", Level: LevelError, Message: text, Configuration: -1, Ways: rule("SC000").Ways,
+			Fingerprint: fingerprint("SC000", at.Pointer, text),
+		}
+		f.at(at)
+		r.Findings = append(r.Findings, f)
+	}
+	if faults, ok := errors.AsType[*statechart.Faults](err); ok {
+		for _, f := range faults.List {
+			fault(f.At, f.Text)
+		}
+		return r
+	}
+	at := statechart.Position{Line: 1, Column: 1}
+	if e, ok := errors.AsType[*statechart.Error](err); ok && e.At.Line > 0 {
+		at = e.At
+	}
+	fault(at, err.Error())
+	return r
+}
+
 // Chart names the definition.
 type Chart struct {
 	// ID, Version and Hash of the definition, and the File it came from.
@@ -40,6 +76,9 @@ type Chart struct {
 	Version string `json:"version,omitempty"`
 	Hash    string `json:"hash"`
 	File    string `json:"file,omitempty"`
+	// Final are the ids of the final states in which the process ends; they are one
+	// configuration, "done".
+	Final []string `json:"final,omitempty"`
 	// NamesOnly tells that guards or actions were names without code.
 	NamesOnly bool `json:"names_only"`
 }

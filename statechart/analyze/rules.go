@@ -108,6 +108,10 @@ func Rules() []Rule {
 			[]string{"keep it if a process has few such events; else lead to another state, or keep marks"},
 		},
 		{
+			"SC000", "no-chart", LevelError, "The text is no chart, or one that cannot start: nothing was analysed.",
+			[]string{"mend what the message names"},
+		},
+		{
 			"SC001", "unreachable-state", LevelWarning, "No event leads to this state.",
 			[]string{"give it a transition, or remove it"},
 		},

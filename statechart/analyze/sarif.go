@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"path/filepath"
 	"strings"
 )
 
@@ -143,6 +144,18 @@ func (r *Report) WriteSARIF(w io.Writer, version string) error {
 	})
 }
 
+// uri of a file: relative as it is named, absolute with its scheme.
+func uri(file string) string {
+	path := filepath.ToSlash(file)
+	if !filepath.IsAbs(file) {
+		return (&url.URL{Path: path}).String()
+	}
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path // a drive
+	}
+	return (&url.URL{Scheme: "file", Path: path}).String()
+}
+
 // location in the chart's file; what has no place of its own is at its start.
 func (r *Report) location(line, column int, text string) sarifLocation {
 	file := r.Chart.File
@@ -150,7 +163,7 @@ func (r *Report) location(line, column int, text string) sarifLocation {
 		file = "chart.json"
 	}
 	l := sarifLocation{Physical: sarifPhysical{
-		Artifact: sarifArtifact{(&url.URL{Path: file}).EscapedPath()},
+		Artifact: sarifArtifact{uri(file)},
 		Region:   sarifRegion{max(line, 1), max(column, 1)},
 	}}
 	if text != "" {

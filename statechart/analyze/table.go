@@ -52,6 +52,9 @@ func (r *Report) WriteTable(w io.Writer) error {
 		name += " " + r.Chart.Version
 	}
 	fmt.Fprintf(&b, "%s: %s, %s\n", name, count(len(r.Configurations), "configuration"), count(len(r.Events), "event type"))
+	if len(r.Chart.Final) > 1 {
+		fmt.Fprintf(&b, "One configuration is the end: %d final states, %s.\n", len(r.Chart.Final), strings.Join(r.Chart.Final, ", "))
+	}
 	if !r.Complete {
 		fmt.Fprintf(&b, "The budget of %s is spent: UNKNOWN is not protected.\n", r.Budget.Exceeded)
 	}
