@@ -93,7 +93,8 @@ EXAMPLE  data      ./%[3]s  (to start anew: rm %[3]s*)
    curl http://%[1]s/orders
 
 3. Send another one that pauses with its order written and not committed, kill this process meanwhile (kill -9 %[5]s),
-   start it again and repeat (Example-Pause may be left out: it is no part of the request's identity):
+   start it again and repeat (Example-Pause may be left out: it is no part of the request's identity). Other orders
+   wait meanwhile: SQLite has one writer, and a handler of this example may hold it for %[6]v (100ms is the default):
 
    curl -i http://%[1]s/orders -H 'Idempotency-Key: order-2' -H 'Content-Type: application/json' -H 'Example-Pause: 8s' \
      -d '{"customer":"c-2","currency":"BRL","items":[{"sku":"B","quantity":1,"unit_price":700}]}'
@@ -104,5 +105,5 @@ EXAMPLE  data      ./%[3]s  (to start anew: rm %[3]s*)
    curl -i http://%[1]s/orders/$order/payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' \
      -d '{"amount":3000,"currency":"BRL"}'
 
-`, requests, admin, file, DefaultFile, strconv.Itoa(os.Getpid()))
+`, requests, admin, file, DefaultFile, strconv.Itoa(os.Getpid()), orders.HandlerLimit)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -127,6 +128,47 @@ func TestThePrintedCommandsWork(t *testing.T) {
 	}
 	if n != 5 || orders(t, s) != 2 {
 		t.Errorf("%d commands, %d orders", n, orders(t, s))
+	}
+}
+
+func TestTheSessionOfTheReadmeIsTheRealOne(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What differs from run to run.
+	mask := regexp.MustCompile(`ord_[a-z0-9]{26}|(?m:^Date: .*$)`).ReplaceAllString
+	shown := regexp.MustCompile("(?s)(HTTP/1\\.1 .*?)\n```").FindAllStringSubmatch(string(page), -1)
+	s := serve(t, t.TempDir())
+	quantities := []string{"2", "2", "9"}
+	if len(shown) != len(quantities) {
+		t.Fatalf("%d answers are shown, want %d", len(shown), len(quantities))
+	}
+	for i, quantity := range quantities {
+		r, err := send(t, http.MethodPost, s.requests+"/orders",
+			`{"customer":"c-1","currency":"BRL","items":[{"sku":"A","quantity":`+quantity+`,"unit_price":1500}]}`, "Idempotency-Key", "order-1")
+		got := must(t, r, err)
+		var lines []string
+		for name, values := range got.header {
+			for _, v := range values {
+				lines = append(lines, mask(name+": "+v, "x"))
+			}
+		}
+		head, body, _ := strings.Cut(shown[i][1], "\n\n")
+		status, fields, _ := strings.Cut(head, "\n")
+		if want := fmt.Sprintf("HTTP/1.1 %d %s", got.status, http.StatusText(got.status)); status != want {
+			t.Errorf("answer %d begins with %q, want %q", i+1, status, want)
+		}
+		want := strings.Split(mask(fields, "x"), "\n")
+		slices.Sort(lines)
+		slices.Sort(want)
+		if diff := cmp.Diff(lines, want); diff != "" {
+			t.Errorf("the header of answer %d, -real +README:\n%s", i+1, diff)
+		}
+		if diff := cmp.Diff(strings.TrimSpace(mask(got.body, "x")), strings.TrimSpace(mask(body, "x"))); diff != "" {
+			t.Errorf("the body of answer %d, -real +README:\n%s", i+1, diff)
+		}
 	}
 }
 
@@ -318,9 +360,22 @@ func TestCheckReportsEveryFaultAndTheExitCodesTellThemApart(t *testing.T) {
 		0: {{"--help"}, {"version"}, {"ops", "--help"}, {"serve", "--help"}, {"ops"}, {}, {"migrate", "--store", "new.db"}, {"migrate"}},
 		1: {{"ops", "list", "--store", "nope.db"}, {"ops", "list", "--admin", "http://127.0.0.1:1"}, {"ops", "show", "nonsense", "--store", "new.db"}},
 		2: {
-			{"check"}, {"check", "nope.yaml"}, {"serve", "nope.yaml"}, {"migrate", "nope.yaml"}, {"migrate", "--config", "nope.yaml"}, {"ops", "list", "--config", "nope.yaml"},
-			{"migrate", "--config", "unavez.yaml", "--store", "new.db"}, {"migrate", "unavez.yaml", "--config", "unavez.yaml"}, {"migrate", "a", "b"},
-			{"ops", "list", "--config", "unavez.yaml", "--store", "new.db"}, {"serve", "a", "b"}, {"serve", "--nope"}, {"ops", "complete", "x", "--reason", "r"}, {"ops", "list", "--limit", "0"}, {"nope"}, {"ops", "nope"},
+			{"check"},
+			{"check", "nope.yaml"},
+			{"serve", "nope.yaml"},
+			{"migrate", "nope.yaml"},
+			{"migrate", "--config", "nope.yaml"},
+			{"ops", "list", "--config", "nope.yaml"},
+			{"migrate", "--config", "unavez.yaml", "--store", "new.db"},
+			{"migrate", "unavez.yaml", "--config", "unavez.yaml"},
+			{"migrate", "a", "b"},
+			{"ops", "list", "--config", "unavez.yaml", "--store", "new.db"},
+			{"serve", "a", "b"},
+			{"serve", "--nope"},
+			{"ops", "complete", "x", "--reason", "r"},
+			{"ops", "list", "--limit", "0"},
+			{"nope"},
+			{"ops", "nope"},
 		},
 	} {
 		for _, a := range args {
