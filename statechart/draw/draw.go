@@ -113,18 +113,23 @@ func newBox(n *statechart.Node, boxes map[*statechart.Node]*box, d *statechart.D
 	return b
 }
 
+// newLine keeps the whole text beside what the box is made wide for.
+func newLine(text string, faint bool) line {
+	return line{text: cut(text, widest), whole: text, faint: faint}
+}
+
 // fill writes the text of a box.
 func fill(b *box, n *statechart.Node, boxes map[*statechart.Node]*box, o *Options) {
 	note := func(name string, actions []*statechart.Action) {
 		if len(actions) > 0 {
-			b.head = append(b.head, line{text: cut(name+" / "+actionTexts(actions), widest), faint: true})
+			b.head = append(b.head, newLine(name+" / "+actionTexts(actions), true))
 		}
 	}
 	if len(n.Tags) > 0 {
-		b.head = append(b.head, line{text: cut("tags: "+strings.Join(n.Tags, ", "), widest), faint: true})
+		b.head = append(b.head, newLine("tags: "+strings.Join(n.Tags, ", "), true))
 	}
 	for _, i := range n.Invokes {
-		b.head = append(b.head, line{text: cut("invoke / "+i.Source, widest), faint: true})
+		b.head = append(b.head, newLine("invoke / "+i.Source, true))
 	}
 	note("entry", n.Entry)
 	note("exit", n.Exit)
@@ -149,17 +154,17 @@ func fill(b *box, n *statechart.Node, boxes map[*statechart.Node]*box, o *Option
 			first += " (nothing happens)"
 		}
 		r.tip = first
-		r.lines = []line{{text: cut(first, widest)}}
+		r.lines = []line{newLine(first, false)}
 		if t.Reenter {
 			r.lines = append(r.lines, line{text: "  enters again", faint: true})
 			r.tip += ", enters again"
 		}
 		if t.Guard != nil {
-			r.lines = append(r.lines, line{text: cut("  if "+guard(t.Guard), widest), faint: true})
+			r.lines = append(r.lines, newLine("  if "+guard(t.Guard), true))
 			r.tip += ", if " + guard(t.Guard)
 		}
 		if len(t.Actions) > 0 {
-			r.lines = append(r.lines, line{text: cut("  do "+actionTexts(t.Actions), widest), faint: true})
+			r.lines = append(r.lines, newLine("  do "+actionTexts(t.Actions), true))
 			r.tip += ", do " + actionTexts(t.Actions)
 		}
 		if o.MarkFunc != nil {

@@ -75,7 +75,8 @@ const (
 
 // line is one line of text of a box.
 type line struct {
-	text  string
+	text  string // for which the box has room
+	whole string // shown where the box came out wide enough; "" is text
 	faint bool
 }
 

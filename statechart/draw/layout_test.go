@@ -256,9 +256,26 @@ func TestThePictureSpeaks(t *testing.T) {
 	for _, want := range []string{
 		`role="img"`, "Statechart order", "Active: order.pending.", "order.pending: state, initial; PAY → paid: terminal.",
 		"order.paid: final state", ">active<", ">terminal<", "terminal: it ends", "active: where the process stands",
+		"Lines that lead to one state have one colour",
 	} {
 		if !strings.Contains(picture, want) {
 			t.Errorf("no %q in\n%s", want, picture)
+		}
+	}
+}
+
+// A text is cut only where its box has no room: one that is wide for its regions
+// shows all of it.
+func TestATextIsNotCutWhereItsBoxHasRoom(t *testing.T) {
+	t.Parallel()
+	const action = "tell-the-customer-that-all-of-the-amount-due-was-paid"
+	const regions = `"type":"parallel","states":{"a":{"tags":"a-tag-that-makes-this-region-wide"},"b":{"tags":"a-tag-that-makes-this-region-wide"}}`
+	for chart, whole := range map[string]bool{
+		`{"id":"m","entry":"` + action + `",` + regions + `}`: true,
+		`{"id":"m","entry":"` + action + `"}`:                 false,
+	} {
+		if picture := string(SVG(load(t, chart), nil)); strings.Contains(picture, ">entry / "+action+"<") != whole {
+			t.Errorf("%s: the whole text is shown: %t, want %t", chart, !whole, whole)
 		}
 	}
 }

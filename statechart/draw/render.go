@@ -74,6 +74,11 @@ func render(root *box, d *statechart.Definition, o *Options) []byte {
 	if anyActive {
 		foot += lineHeight
 	}
+	hued := root.targeted()
+	if hued {
+		foot += lineHeight
+		w = max(w, float64(cells(lineHelp))*letter+2*border)
+	}
 	if o.Caption != "" {
 		foot += lineHeight
 		w = max(w, float64(cells(o.Caption))*letter+2*border)
@@ -103,11 +108,29 @@ func render(root *box, d *statechart.Definition, o *Options) []byte {
 			y += lineHeight
 		}
 	}
+	if hued {
+		p.text(0, y+4, lineHelp, faintInk, "", letter)
+		y += lineHeight
+	}
 	if o.Caption != "" {
 		p.text(0, y+4, o.Caption, faintInk, "", letter)
 	}
 	p.add("</svg>\n")
 	return []byte(p.b.String())
+}
+
+// lineHelp says what the colours of lines mean.
+const lineHelp = "Lines that lead to one state have one colour; it means nothing else."
+
+// targeted tells that some line is drawn.
+func (b *box) targeted() bool {
+	found := false
+	b.walk(func(x *box) {
+		for _, r := range x.rows {
+			found = found || len(r.targets) > 0
+		}
+	})
+	return found
 }
 
 func identifier(s string) string {
@@ -294,7 +317,8 @@ func labels(b *box) []label {
 	}
 	y += 2 + lineHeight
 	for _, l := range b.head {
-		all = append(all, label{x: x, y: y, w: float64(cells(l.text)) * letter, text: l.text, colour: faintInk, advance: letter})
+		text := l.within(b.x + b.busLeft - 4 - x)
+		all = append(all, label{x: x, y: y, w: float64(cells(text)) * letter, text: text, colour: faintInk, advance: letter})
 		y += lineHeight
 	}
 	for _, r := range b.rows {
@@ -304,7 +328,12 @@ func labels(b *box) []label {
 			if i == 0 {
 				c, weight = ink, "600"
 			}
-			all = append(all, label{x: x, y: y + float64(i)*lineHeight, w: float64(cells(l.text)) * letter, text: l.text, colour: c, weight: weight, advance: letter, tip: r.tip})
+			room := b.x + b.busLeft - 4 - x
+			if i == 0 && r.mark != nil {
+				room -= float64(cells(r.mark.Word)+3) * letter
+			}
+			text := l.within(room)
+			all = append(all, label{x: x, y: y + float64(i)*lineHeight, w: float64(cells(text)) * letter, text: text, colour: c, weight: weight, advance: letter, tip: r.tip})
 		}
 		if r.mark != nil {
 			w := float64(cells(r.mark.Word)+2) * letter
@@ -312,6 +341,15 @@ func labels(b *box) []label {
 		}
 	}
 	return all
+}
+
+// within is as much of the line as a room holds, and never less than the box was
+// made for.
+func (l line) within(room float64) string {
+	if cells(l.whole) <= cells(l.text) {
+		return l.text
+	}
+	return cut(l.whole, max(cells(l.text), int(room/letter)))
 }
 
 func markColour(m *Mark) string {
