@@ -3,7 +3,7 @@
 //
 //	go run .                              # SQLite, prints requests to try
 //	go run . -store postgres://…          # for any number of workers
-//	go run ../../cmd/unavez analyze order.json
+//	go run ../../cmd/unavez analyze order.json --declare actions.yaml
 //
 // # What happens
 //
