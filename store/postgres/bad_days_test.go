@@ -219,6 +219,7 @@ func TestRestoredVolumeIsNoticed(t *testing.T) {
 	if err != nil || now.Number != 2 || now.DoubtLeft <= 0 || now.DoubtLeft > 5*time.Minute {
 		t.Errorf("Incarnation: %+v, %v", now, err)
 	}
+	d.admin.Reset() // its connections are those of the server that was
 	rowsAre(t, d, "kept", "again")
 	if n := changes.Load(); n != 1 {
 		t.Errorf("%d changes were told, want 1", n)

@@ -35,9 +35,12 @@ func (b *beds) fresh(t *testing.T) *database {
 		if t.Failed() {
 			return // it may hold a connection
 		}
-		if strings.Contains(t.Name(), "random") { // no damage is planted there, and no time passed over
+		if strings.Contains(t.Name(), "random") { // no damage is planted there
 			found := broken(d.audit(t, nil))
 			delete(found, store.DerivedKey) // a list has derived keys of its own
+			// A list lets time pass, and no worker does its upkeep meanwhile.
+			delete(found, store.LeasesEnd)
+			delete(found, store.Purged)
 			if len(found) > 0 {
 				t.Errorf("an audit finds %v", found)
 			}
