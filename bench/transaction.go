@@ -276,6 +276,10 @@ func (b *base) costs(s settings, runners []*runner, ring string) {
 	}
 	all := compare(s, load{callers: 1}, variants)
 	fmt.Printf("CPU of program and server on %s, one caller, to bare; counts per operation\n", ring)
+	for _, r := range runners { // what earlier samples did is counted before
+		r.pool.Reset()
+	}
+	b.settled()
 	for _, r := range runners {
 		const n = 500
 		before := ask[int](b, "select coalesce(sum(n_tup_upd + n_tup_del), 0) from pg_stat_user_tables")
