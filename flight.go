@@ -121,6 +121,11 @@ func (t *flights) enter(key store.Key, fp Fingerprint) (f *flight, mine bool) {
 func (t *flights) begins(f *flight) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	f.begin()
+}
+
+// begin wakes those who wait at the gate; the table's mutex is held.
+func (f *flight) begin() {
 	if !f.working {
 		f.working = true
 		close(f.begun)
@@ -176,10 +181,7 @@ func (t *flights) sent(key store.Key, f *flight, retryAfter time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.remote, f.known = true, false
-	if !f.working {
-		f.working = true
-		close(f.begun)
-	}
+	f.begin()
 	f.until = time.Now().Add(retryAfter)
 	t.remote[key] = f
 	if t.closed {
