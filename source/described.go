@@ -110,11 +110,7 @@ func (p place) take(r *Request, body []byte) (string, *Fault) {
 	case body == nil:
 		return "", refusef(MissingField, p.shown, "the body is no JSON")
 	}
-	value, err := exact.Lookup(body, p.path...)
-	if err != nil {
-		return "", &Fault{Reason: MissingField, Field: p.shown, Cause: err}
-	}
-	part, err := exact.Part(value)
+	part, err := exact.PartAt(body, p.path...)
 	if err != nil {
 		return "", &Fault{Reason: MissingField, Field: p.shown, Cause: err}
 	}

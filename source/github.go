@@ -42,10 +42,8 @@ func readGitHub(r *Request) ([]Item, error) {
 		if action := o.Text("action"); action != "" {
 			e.Type += "." + action
 		}
-		if repository, err := exact.Lookup(r.Text(), "repository", "id"); err == nil {
-			if part, err := exact.Part(repository); err == nil {
-				e.Subject = []string{part}
-			}
+		if repository, err := exact.PartAt(r.Text(), "repository", "id"); err == nil {
+			e.Subject = []string{repository}
 		}
 	}
 	item.Event = e

@@ -58,10 +58,8 @@ func readNuvemshop(r *Request) ([]Item, error) {
 		if kind == "customers/data_request" {
 			e.Erasure = ExportData
 		}
-		if person, err := exact.Lookup(r.Text(), "customer", "id"); err == nil {
-			if part, err := exact.Part(person); err == nil {
-				e.Subject = append(e.Subject, part)
-			}
+		if person, err := exact.PartAt(r.Text(), "customer", "id"); err == nil {
+			e.Subject = append(e.Subject, person)
 		}
 	default:
 		id, err := o.Part("id")

@@ -54,10 +54,8 @@ func readShopify(r *Request) ([]Item, error) {
 		"customers/redact": EraseCustomer, "shop/redact": EraseTenant, "customers/data_request": ExportData,
 	}[topic]
 	if e.Erasure != "" {
-		if person, err := exact.Lookup(r.Text(), "customer", "id"); err == nil {
-			if part, err := exact.Part(person); err == nil {
-				e.Subject = []string{shop, "customers", part}
-			}
+		if person, err := exact.PartAt(r.Text(), "customer", "id"); err == nil {
+			e.Subject = []string{shop, "customers", person}
 		}
 	}
 	item.Event = e

@@ -146,10 +146,8 @@ func (s standard) read(r *Request) ([]Item, error) {
 	if at, err := time.Parse(time.RFC3339Nano, o.Text("timestamp")); err == nil {
 		e.Time = at
 	}
-	if subject, err := exact.Lookup(r.Text(), "data", "id"); err == nil {
-		if part, err := exact.Part(subject); err == nil {
-			e.Subject = []string{part}
-		}
+	if subject, err := exact.PartAt(r.Text(), "data", "id"); err == nil {
+		e.Subject = []string{subject}
 	}
 	item.Event = e
 	return []Item{item}, nil

@@ -29,12 +29,11 @@ func readStripe(r *Request) ([]Item, error) {
 	if fault != nil {
 		return nil, fault
 	}
-	return []Item{StripeEvent(r.Text(), o)}, nil
+	return []Item{stripeEvent(r.Text(), o)}, nil
 }
 
-// StripeEvent reads one event, as it arrives and as the event list gives it.
-func StripeEvent(raw []byte, o map[string][]byte) Item {
-	in := exact.Object(o)
+// stripeEvent reads one event, as it arrives and as the event list gives it.
+func stripeEvent(raw []byte, in exact.Object) Item {
 	item := Item{Raw: raw}
 	id, fault := need(in, "id")
 	kind, missing := need(in, "type")
@@ -52,10 +51,8 @@ func StripeEvent(raw []byte, o map[string][]byte) Item {
 	if created, err := in.Part("created"); err == nil {
 		e.Time, _ = instant(created, time.Second)
 	}
-	if subject, err := exact.Lookup(raw, "data", "object", "id"); err == nil {
-		if part, err := exact.Part(subject); err == nil {
-			e.Subject = []string{part}
-		}
+	if subject, err := exact.PartAt(raw, "data", "object", "id"); err == nil {
+		e.Subject = []string{subject}
 	}
 	item.Event = e
 	return item

@@ -125,16 +125,10 @@ func (o Object) Text(name string) string {
 }
 
 // Part returns a member as a key part; see the function of this name.
-func (o Object) Part(name string) (string, error) { return o.part(name, name) }
-
-func (o Object) part(name, shown string) (string, error) {
-	value, ok := o[name]
-	if !ok {
-		return "", fmt.Errorf("%s: %w", shown, ErrMissing)
-	}
-	part, err := Part(value)
+func (o Object) Part(name string) (string, error) {
+	part, err := Part(o[name]) // of nothing: ErrMissing
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", shown, err)
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	return part, nil
 }
@@ -202,6 +196,16 @@ func Lookup(text []byte, path ...string) ([]byte, error) {
 		text = next
 	}
 	return bytes.TrimSpace(text), nil
+}
+
+// PartAt returns the value at a path as a key part. The text must have passed
+// Check.
+func PartAt(text []byte, path ...string) (string, error) {
+	value, err := Lookup(text, path...)
+	if err != nil {
+		return "", err
+	}
+	return Part(value)
 }
 
 // Decimal returns the value of a JSON number written without exponent, plus or
