@@ -35,6 +35,11 @@ var (
 	// took it along. It is an ErrUnavailable of which nothing remains; run again
 	// with Gate.Alone, only its own doing can end it.
 	ErrLost = fmt.Errorf("%w: the commit that the transaction shared with others was rolled back", ErrUnavailable)
+	// ErrLaneLost: the lane has another holder now, or is being taken over;
+	// nothing was written.
+	ErrLaneLost = errors.New("lane lost: another worker holds it")
+	// ErrFull: the queue takes nothing more before some of it is done.
+	ErrFull = fmt.Errorf("%w: the queue is full", ErrUnavailable)
 	// ErrDamaged: a stored result does not match its checksum.
 	ErrDamaged = errors.New("stored result does not match its checksum")
 	// ErrNotFound: no operation of that key is remembered.

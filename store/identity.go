@@ -52,11 +52,11 @@ func (k Key) Hash64() int64 {
 type Identity struct {
 	// Tenant separates customers of one installation; empty only where the
 	// installation has declared itself single-tenant.
-	Tenant string
+	Tenant string `json:"tenant"`
 	// Effect is the effect name, such as "order.import.v1"; "http" for requests.
-	Effect string
+	Effect string `json:"effect"`
 	// Parts are the key parts, at least one.
-	Parts []string
+	Parts []string `json:"parts"`
 }
 
 // Validate reports every fault of the identity at once.

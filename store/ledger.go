@@ -20,6 +20,10 @@ type Gate struct {
 	// Eager wants the verdict before Begin returns, also where the store could
 	// let the gate go with the handler's first statement; see [Late].
 	Eager bool
+	// Hold, when its epoch is not 0, is the lane that the operation belongs to:
+	// its lock is taken shared, without waiting, and the transaction fails with
+	// ErrLaneLost unless the epoch is still the lane's.
+	Hold Hold
 	// Limit bounds the transaction, from Begin to Commit.
 	Limit time.Duration
 	// Alone asks for a commit that is shared with no other transaction, where
