@@ -173,7 +173,7 @@ func (c *call) begin(opts *Options, flights *flights) error {
 	op := &c.op
 	opts.fill(op)
 	id := op.Identity()
-	c.gate = store.Gate{Identity: id, Key: id.Key(), Limit: op.Limit, Retention: op.Retention, Tombstone: op.Tombstone}
+	c.gate = store.Gate{Identity: id, Key: id.Key(), Hold: op.Hold, Limit: op.Limit, Retention: op.Retention, Tombstone: op.Tombstone}
 	if err := op.validate(opts.SingleTenant); err != nil {
 		return c.fail(CodeInvalid, 0, err)
 	}
@@ -285,6 +285,8 @@ func (c *call) storeError(err error) error {
 		return c.fail(CodeLimit, time.Second, err)
 	case errors.Is(err, store.ErrAborted):
 		return c.fail(CodeAborted, time.Second, err)
+	case errors.Is(err, store.ErrLaneLost):
+		return c.fail(CodeLaneLost, 0, err)
 	case errors.Is(err, store.ErrLeaseLost):
 		return c.fail(CodeLeaseLost, time.Second, err)
 	case errors.Is(err, store.ErrCommitUnknown):

@@ -52,6 +52,9 @@ const (
 	CodeLimit Code = "limit-exceeded"
 	// CodeLeaseLost: the attempt was taken over while it ran; its finish was refused.
 	CodeLeaseLost Code = "lease-lost"
+	// CodeLaneLost: the lane of the operation has another holder now; nothing of
+	// it was committed.
+	CodeLaneLost Code = "lane-lost"
 	// CodeForeignCommit: the handler ended the engine's transaction itself.
 	CodeForeignCommit Code = "foreign-commit"
 	// CodeAborted: the database gave the transaction up; rolled back, key free.
@@ -153,4 +156,71 @@ func NeverStarted(err error) error {
 func IsNeverStarted(err error) bool {
 	var never *neverStarted
 	return errors.As(err, &never)
+}
+
+// discard is what Discard returns.
+type discard struct{ reason string }
+
+func (d *discard) Error() string { return "discarded: " + d.reason }
+
+// Discard is how a handler of Do, Join or Lease ends an operation without its
+// effect, for good: the outcome is Discarded, with the reason (cut to 1 KiB) as
+// the body of its result. Under Do it must have written nothing; else everything
+// is rolled back and Do returns this error.
+func Discard(reason string) error { return &discard{reason: store.CutReason(reason)} }
+
+// end is the outcome of a discarded operation.
+func (d *discard) end() store.End {
+	return store.End{State: store.Discarded, Result: Result{Body: []byte(d.reason)}}
+}
+
+// again is what Again returns.
+type again struct {
+	err   error
+	after time.Duration
+}
+
+func (a *again) Error() string { return a.err.Error() }
+func (a *again) Unwrap() error { return a.err }
+
+// Again marks the error of a run in lease mode as one whose effect certainly did
+// not happen and that should be tried again after a time: the operation is
+// retryable, and the next call of Lease that comes after that runs it. Lease
+// returns CodeRetrying with the error as its cause.
+func Again(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &again{err: err, after: max(after, 0)}
+}
+
+// IsAgain reports whether Again marked an error, and with which time.
+func IsAgain(err error) (after time.Duration, ok bool) {
+	var a *again
+	if !errors.As(err, &a) {
+		return 0, false
+	}
+	return a.after, true
+}
+
+// dead is what Dead returns.
+type dead struct{ err error }
+
+func (d *dead) Error() string { return d.err.Error() }
+func (d *dead) Unwrap() error { return d.err }
+
+// Dead marks the error of a run in lease mode as one whose effect certainly did
+// not happen and that trying again does not mend: the operation needs a person.
+// Lease returns CodeDead with the error as its cause.
+func Dead(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &dead{err: err}
+}
+
+// IsDead reports whether Dead marked an error.
+func IsDead(err error) bool {
+	var d *dead
+	return errors.As(err, &d)
 }

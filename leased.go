@@ -73,7 +73,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 	f.fence = a.Fence()
 	e.flights.leased(f, a.validUntil())
 	if probed != nil {
-		out, err := e.finish(ctx, c, a, *probed, finish)
+		out, err := e.finish(ctx, c, a, store.End{State: store.Completed, Result: *probed}, finish)
 		done = err == nil
 		return out, err
 	}
@@ -192,11 +192,19 @@ func (e *Engine[Tx]) attempt(ctx context.Context, c *call, f *flight, a *Attempt
 
 	var no *refusal
 	var never *neverStarted
+	var without *discard
+	var later *again
 	switch {
 	case err == nil:
-		return e.finish(ctx, c, a, result, finish)
+		return e.finish(ctx, c, a, store.End{State: store.Completed, Result: result}, finish)
 	case errors.As(err, &no):
-		return e.finish(ctx, c, a, no.result, nil)
+		return e.finish(ctx, c, a, store.End{State: store.Completed, Result: no.result}, nil)
+	case errors.As(err, &without):
+		return e.finish(ctx, c, a, without.end(), nil)
+	case errors.As(err, &later) && !errors.Is(cause, store.ErrLeaseLost):
+		return e.settles(ctx, c, a, store.Rest{State: store.Retryable, Reason: err.Error(), DueIn: later.after}, c.fail(CodeRetrying, max(later.after, time.Second), err))
+	case IsDead(err) && !errors.Is(cause, store.ErrLeaseLost):
+		return e.settles(ctx, c, a, store.Rest{State: store.Dead, Reason: err.Error()}, c.fail(CodeDead, 0, err))
 	case errors.As(err, &never) && !errors.Is(cause, store.ErrLeaseLost):
 		return nil, e.free(ctx, c, a, err)
 	}
@@ -250,14 +258,13 @@ func (e *Engine[Tx]) prolong(ctx context.Context, c *call, a *Attempt) error {
 
 // finish ends an attempt with its outcome: fence, ledger, business rows,
 // outcome, commit.
-func (e *Engine[Tx]) finish(ctx context.Context, c *call, a *Attempt, result Result, finish func(context.Context, Tx, *Result) error) (*Outcome, error) {
+func (e *Engine[Tx]) finish(ctx context.Context, c *call, a *Attempt, end store.End, finish func(context.Context, Tx, *Result) error) (*Outcome, error) {
 	var failed error
 	for try := range maxFinishes {
 		if try > 0 && !a.pause(time.Duration(try)*pollLast) {
 			break
 		}
-		answer := result
-		out, again, err := e.finishOnce(ctx, c, a, &answer, finish)
+		out, again, err := e.finishOnce(ctx, c, a, end, finish)
 		if !again {
 			return out, err
 		}
@@ -268,7 +275,7 @@ func (e *Engine[Tx]) finish(ctx context.Context, c *call, a *Attempt, result Res
 
 // finishOnce is one try; again says that the database took everything back and
 // the attempt is still ours.
-func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result *Result, finish func(context.Context, Tx, *Result) error) (out *Outcome, again bool, err error) {
+func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, end store.End, finish func(context.Context, Tx, *Result) error) (out *Outcome, again bool, err error) {
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.op.Limit)
 	defer cancel()
 	fence := a.claimed()
@@ -276,6 +283,9 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result
 	switch {
 	case errors.Is(err, store.ErrLeaseLost), errors.Is(err, store.ErrDuplicate):
 		out, err := e.overtaken(ctx, c, a, err)
+		return out, false, err
+	case errors.Is(err, store.ErrLaneLost):
+		out, err := e.rest(ctx, c, a, err)
 		return out, false, err
 	case err != nil:
 		return nil, true, err
@@ -285,7 +295,7 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result
 		return nil, false, c.fail(CodeLeaseLost, time.Second, errForgotten)
 	}
 	if finish != nil {
-		if err := finish(record, txn.Tx(), result); err != nil {
+		if err := finish(record, txn.Tx(), &end.Result); err != nil {
 			rollback(ctx, txn)
 			if takenBack(err) {
 				return nil, true, err
@@ -294,7 +304,7 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, result
 			return out, false, err
 		}
 	}
-	out, err = e.commit(ctx, c, txn, store.End{State: store.Completed, Result: *result})
+	out, err = e.commit(ctx, c, txn, end)
 	switch code := CodeOf(err); {
 	case code == CodeAborted, code == CodeUnavailable, code == CodeLimit, code == CodeInFlight, code == CodeLeaseLost && fence == 0:
 		return nil, true, err
@@ -326,6 +336,23 @@ func (e *Engine[Tx]) free(ctx context.Context, c *call, a *Attempt, cause error)
 		return c.fail(CodeLeaseLost, time.Second, cause)
 	}
 	return cause // if it could not be given back, the claim ends by expiring
+}
+
+// settles ends an attempt whose effect certainly did not happen, and gives said.
+func (e *Engine[Tx]) settles(ctx context.Context, c *call, a *Attempt, rest store.Rest, said error) (*Outcome, error) {
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	err := e.secure(record, c, a)
+	if err == nil {
+		err = e.attempts.Rest(record, c.gate.Key, a.claimed(), rest)
+	}
+	switch {
+	case errors.Is(err, store.ErrLeaseLost):
+		return e.overtaken(ctx, c, a, errors.Join(said, err))
+	case err != nil: // the claim ends by expiring, as unknown
+		return nil, c.fail(CodeUnknown, 0, errors.Join(said, err))
+	}
+	return nil, said
 }
 
 // rest leaves the operation unknown, and gives the error that says so; or

@@ -82,6 +82,10 @@ type Operation struct {
 	// more, by itself, where the database has rolled it back for the sake of
 	// others that shared its commit; else that is CodeUnavailable with the key free.
 	Rerunnable bool
+	// Hold, when its epoch is not 0, is the lane that the operation belongs to.
+	// Every transaction of the operation then fails with CodeLaneLost once the
+	// lane has another holder.
+	Hold store.Hold
 	// OwnsRetries says that the caller is the one who runs this operation
 	// again when it is retryable and due. Lease always does.
 	OwnsRetries bool

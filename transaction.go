@@ -137,6 +137,17 @@ func (e *Engine[Tx]) transact(ctx context.Context, c *call, f *flight, fn func(c
 	return out, err
 }
 
+// unwritten commits the end that a handler's error asks for, if the handler
+// wrote nothing; else the error stands.
+func (e *Engine[Tx]) unwritten(ctx context.Context, c *call, txn store.Txn[Tx], end store.End, asked error) (*Outcome, error) {
+	end.Unwritten = true
+	out, err := e.commit(ctx, c, txn, end)
+	if errors.Is(err, store.ErrWrote) {
+		return nil, asked
+	}
+	return out, err
+}
+
 // errAgain: what a gate that went with the handler's first statement found was
 // over by the time it was read, as the rows of an operation that is forgotten.
 var errAgain = errors.New("found by the gate, and gone")
@@ -173,13 +184,12 @@ func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, f *flight, gate 
 		return nil, c.fail(CodeLimit, time.Second, err)
 	}
 	var no *refusal
+	var without *discard
 	switch {
 	case errors.As(err, &no):
-		out, ended := e.commit(ctx, c, txn, store.End{State: store.Completed, Result: no.result, Unwritten: true})
-		if errors.Is(ended, store.ErrWrote) {
-			return nil, err
-		}
-		return out, ended
+		return e.unwritten(ctx, c, txn, store.End{State: store.Completed, Result: no.result}, err)
+	case errors.As(err, &without):
+		return e.unwritten(ctx, c, txn, without.end(), err)
 	case takenBack(err):
 		return nil, c.storeError(err)
 	case err != nil:
@@ -241,7 +251,7 @@ func (e *Engine[Tx]) turnedAway(ctx context.Context, c *call, txn store.Txn[Tx])
 // transaction is gone: a handler that returns what its statement gave it is
 // then not the one that said no.
 func takenBack(err error) bool {
-	for _, gone := range []error{store.ErrUnavailable, store.ErrLimit, store.ErrAborted, store.ErrForeignCommit} {
+	for _, gone := range []error{store.ErrUnavailable, store.ErrLaneLost, store.ErrLimit, store.ErrAborted, store.ErrForeignCommit} {
 		if errors.Is(err, gone) {
 			return true
 		}
@@ -384,10 +394,15 @@ func (e *Engine[Tx]) joined(ctx context.Context, c *call, tx Tx, fn func(context
 		}
 	}()
 	result, err := fn(ctx)
-	if err != nil {
+	end := store.End{State: store.Completed, Result: result}
+	var without *discard
+	switch {
+	case errors.As(err, &without):
+		end = without.end()
+	case err != nil:
 		return nil, err
 	}
-	out, err := part.Finish(context.WithoutCancel(ctx), store.End{State: store.Completed, Result: result})
+	out, err := part.Finish(context.WithoutCancel(ctx), end)
 	if errors.Is(err, store.ErrDuplicate) {
 		return nil, c.fail(CodeInFlight, time.Second, fmt.Errorf("finished elsewhere meanwhile, roll back: %w", err))
 	}
