@@ -1,0 +1,90 @@
+// Package evidence writes down what a run of a test has tried, for the page that
+// lists it: how many steps, faults, schedules, cuts or images, and what was found.
+package evidence
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Variable names the folder that runs are written to. Where it is empty nothing
+// is written.
+const Variable = "UNAVEZ_EVIDENCE"
+
+// LongVariable, set to 1, has the long form of a run instead of the one that CI
+// has time for.
+const LongVariable = "UNAVEZ_LONG"
+
+// Long reports whether the long form is wanted.
+func Long() bool { return os.Getenv(LongVariable) == "1" }
+
+// Run is what one run has tried. A count that a run does not have is left zero.
+type Run struct {
+	// Name of the run, such as wire-cuts; also that of its file.
+	Name string `json:"name"`
+	// Long says that it was the long form.
+	Long bool `json:"long,omitempty"`
+	// Seed of what was random.
+	Seed uint64 `json:"seed,omitempty"`
+	// Steps of the protocols that faults were put at.
+	Steps int `json:"steps,omitempty"`
+	// Faults that were made to happen.
+	Faults int `json:"faults,omitempty"`
+	// Schedules are orders of events that were tried.
+	Schedules int `json:"schedules,omitempty"`
+	// Cuts are connections that were broken at a message.
+	Cuts int `json:"cuts,omitempty"`
+	// Images are states of a disk after a power cut that were opened.
+	Images int `json:"images,omitempty"`
+	// Operations that were asked for, and Deliveries of them.
+	Operations int `json:"operations,omitempty"`
+	Deliveries int `json:"deliveries,omitempty"`
+	// Violations of a promise that were found.
+	Violations int `json:"violations"`
+	// Sometimes counts what must happen in some run for the run to mean
+	// anything; see [Run.Never].
+	Sometimes map[string]int `json:"sometimes,omitempty"`
+}
+
+// Sees counts something that must happen sometimes.
+func (r *Run) Sees(what string, n int) {
+	if r.Sometimes == nil {
+		r.Sometimes = map[string]int{}
+	}
+	r.Sometimes[what] += n
+}
+
+// Never lists what was to happen sometimes and has not.
+func (r *Run) Never() (all []string) {
+	for what, n := range r.Sometimes {
+		if n == 0 {
+			all = append(all, what)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Write writes the run to its file in the folder that [Variable] names.
+func (r *Run) Write() error {
+	dir := os.Getenv(Variable)
+	if dir == "" {
+		return nil
+	}
+	if r.Name == "" || strings.ContainsAny(r.Name, "/\\. ") {
+		return fmt.Errorf("evidence: name %q, want letters, digits and hyphens", r.Name)
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, r.Name+".json"), append(text, '\n'), 0o644))
+	}
+	if err != nil {
+		return fmt.Errorf("evidence: %w", err)
+	}
+	return nil
+}
