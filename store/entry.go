@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -27,7 +28,8 @@ type Entry struct {
 	// Note is everything else that is known of the entry.
 	Note Note
 	// Payload is what the handler gets, as it is kept (masked, if masks are
-	// configured). Read leaves one of more than MaxInline bytes out; see Size.
+	// configured). Read and Followers leave one of more than MaxInline bytes out;
+	// see Size.
 	Payload []byte
 	// Size of the payload in bytes, set by the store.
 	Size int
@@ -39,7 +41,7 @@ type Entry struct {
 
 // Bounds of what a queue takes and hands out at once.
 const (
-	MaxInline  = 32 << 10 // bytes of a payload that Read returns with its entry
+	MaxInline  = 32 << 10 // bytes of a payload that is read with its entry
 	MaxAppend  = 1000     // entries of one Append
 	MaxReading = 1000     // entries of one page
 	MaxNote    = 64 << 10 // bytes of an encoded note
@@ -91,8 +93,14 @@ func (n *Note) Order() Key {
 	return Identity{Tenant: n.Identity.Tenant, Effect: n.Identity.Effect, Parts: n.Ordering}.Key()
 }
 
-// Encode is the note as it is stored.
-func (n *Note) Encode() ([]byte, error) { return json.Marshal(n) }
+// Encode is the note as it is stored. One of more than MaxNote bytes is an error.
+func (n *Note) Encode() ([]byte, error) {
+	text, err := json.Marshal(n)
+	if err == nil && len(text) > MaxNote {
+		return nil, fmt.Errorf("note of %s: %d bytes, at most %d", n.Identity.Text(), len(text), MaxNote)
+	}
+	return text, err
+}
 
 // DecodeNote reads what [Note.Encode] writes.
 func DecodeNote(text []byte) (Note, error) {

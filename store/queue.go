@@ -22,10 +22,9 @@ const (
 	// New: the entry is in the queue now.
 	New Appended = 1
 	// Duplicate: an entry of that key is in the queue, or has ended and is
-	// remembered, with the same payload. Nothing was added.
+	// remembered, with the same payload. No entry was added.
 	Duplicate Appended = 2
-	// Conflict: the same with another payload. Nothing was added; a delivery
-	// row says that it was seen.
+	// Conflict: the same with another payload. No entry was added.
 	Conflict Appended = 3
 )
 
@@ -46,19 +45,23 @@ func (a Appended) String() string {
 // lane: a hash bucket of ordering keys with one holder at a time. All methods
 // may be called concurrently and none retries.
 //
-// An entry is done when its key has an outcome (not only its operation, which
-// another entry may have named first).
+// An entry is done when its key has an outcome made since it was appended (not
+// only its operation, which another entry may have named first). It stays done
+// as long as it is in the queue, also where the ledger has forgotten that outcome.
 type Queue interface {
 	// Append makes an arrival durable in one commit. It draws the sequence after
 	// the last entry has arrived and numbers in the given order. A key that is
 	// in the queue, or whose outcome, tombstone or attempt the ledger has, is
-	// Duplicate or Conflict. The answers stand in the order of the entries.
+	// Duplicate or Conflict, and a delivery row says that it was seen. It waits
+	// for an open transaction that has appended one of its keys. The answers
+	// stand in the order of the entries.
 	// Errors: ErrFull, ErrUnavailable (nothing is kept); ErrCommitUnknown (may
 	// be kept; appending again is safe).
 	Append(ctx context.Context, arrival Arrival) ([]Appended, error)
 
 	// Read returns entries of the given lanes that became visible between two
-	// cursors, in the order of their sequence, a page at a time.
+	// cursors, in the order of their sequence, a page at a time. Entries that
+	// are done may be among them, unless the reading begins at the beginning.
 	Read(ctx context.Context, reading Reading) (Page, error)
 	// Followers returns the entries of one ordering key that are visible now,
 	// are not done and have a larger sequence, in its order, at most limit.
@@ -68,16 +71,17 @@ type Queue interface {
 
 	// Block writes down that an entry's ordering key has to wait, and the
 	// attempt that it waits for, in one commit; see Blocking. Errors:
-	// ErrLaneLost, ErrConflict (the attempt has moved, or the operation runs
-	// elsewhere), ErrDuplicate (the operation has an outcome), ErrUnavailable,
-	// ErrCommitUnknown (blocking again is safe).
+	// ErrLaneLost; with an attempt to write also ErrConflict (the one that is
+	// there has moved, or the operation runs elsewhere) and ErrDuplicate (the
+	// operation has an outcome); ErrUnavailable; ErrCommitUnknown (blocking again
+	// is safe, and answers ErrConflict where the first has written an attempt).
 	Block(ctx context.Context, blocking Blocking) error
 	// Unblock removes the row of an ordering key that Block wrote for the entry
 	// of that sequence; none is no error. ErrLaneLost.
 	Unblock(ctx context.Context, hold Hold, order Key, sequence int64) error
 	// Waiting returns the blocked rows of lanes (all lanes if nil) behind a
 	// place, ordered by (order, sequence), at most limit, with the state of what
-	// each waits for.
+	// each waits for, locks left out.
 	Waiting(ctx context.Context, lanes []int, after Place, limit int) ([]Waiting, error)
 }
 
@@ -90,12 +94,14 @@ type Lanes interface {
 	// and takes lanes that are free or whose lease has run out, up to its share:
 	// lanes divided by living workers, rounded up. Taking waits for what still
 	// runs in the lane (its lock, exclusively) and then raises the epoch; a lane
-	// whose lock is not to be had soon is left for the next round. An error
-	// keeps what was taken or renewed before it.
+	// whose lock is not to be had soon is left for the next round. A lane of the
+	// worker that Marks does not name, as after a lost answer or a restart under
+	// the same name, is free to be taken. An error keeps what was taken or
+	// renewed before it.
 	Keep(ctx context.Context, keeping Keeping) (Share, error)
 	// HandBack frees lanes of the worker with their cursors, as cleanly given
-	// back; those that are no longer its own are left alone. With Gone the
-	// worker itself is forgotten at once.
+	// back; those that are no longer its own are left alone. The holds it had are
+	// lost from then on. With gone the worker itself is forgotten at once.
 	HandBack(ctx context.Context, worker string, marks []Mark, gone bool) error
 }
 
@@ -130,7 +136,7 @@ type Keeping struct {
 
 // Share is what a round of a worker came to.
 type Share struct {
-	// Held are all lanes that are the worker's own now.
+	// Held are all lanes that are the worker's own now, by number.
 	Held []Held
 	// Workers that live, this one among them.
 	Workers int
@@ -146,8 +152,8 @@ type Held struct {
 	Taken bool
 	// Cursor that was stored last, "" if none.
 	Cursor string
-	// Clean says that the holder before handed it back. If not, what it ran when
-	// it was lost is not known, and may be what killed it.
+	// Clean says that the holder before handed it back, or that there was none.
+	// If not, what it ran when it was lost is not known, and may be what killed it.
 	Clean bool
 }
 
@@ -159,7 +165,8 @@ type Reading struct {
 	// where entries that are done are left out. A cursor of another incarnation
 	// counts as "".
 	Since string
-	// Until is the cursor to read up to: "" for now.
+	// Until is the cursor to read up to: "" for now. Where it is of another
+	// incarnation the reading begins anew: Since counts as "", After as 0.
 	Until string
 	// After is the sequence of the last entry of the page before, 0 for the first.
 	After int64
@@ -187,7 +194,8 @@ type Blocking struct {
 	Entry *Entry
 	// Gap says that it waits for an earlier version. It then does not keep the
 	// followers of its ordering key, and there may be several of a key.
-	// Without it a key has one row, of its smallest waiting sequence.
+	// Without it a key has one row, of its smallest waiting sequence. A row that
+	// is there for the entry gets the new Gap.
 	Gap bool
 	// Attempt, when not nil, is how the attempt of the operation rests.
 	Attempt *Resting
@@ -195,7 +203,8 @@ type Blocking struct {
 
 // Resting is an attempt that was not made under a lease, and is at rest now.
 type Resting struct {
-	// Found is the fence of the attempt row that is there, 0 for none.
+	// Found is the fence of the attempt row that is there, 0 for none. It is
+	// retryable (due or not), parked or unknown.
 	Found int64
 	// Fence is the number to write: Found, or one more.
 	Fence int64
@@ -281,15 +290,17 @@ type Batches[Tx any] interface {
 // Quarantine is what an operator needs of kept deliveries. All methods may be
 // called concurrently.
 type Quarantine interface {
-	// Quarantined returns a page, by key behind after, of one source ("" for all).
+	// Quarantined returns a page, by key behind after, of one source ("" for all),
+	// without payloads.
 	Quarantined(ctx context.Context, source string, after Key, limit int) ([]Quarantined, error)
 	// ShowQuarantined returns one with its payload, or ErrNotFound.
 	ShowQuarantined(ctx context.Context, key Key) (Quarantined, error)
 	// Readmit appends entries and removes the row in one commit; the action's
 	// key names it. Without entries it discards. ErrNotFound.
 	Readmit(ctx context.Context, action Action, entries []Entry) ([]Appended, error)
-	// Deliveries returns what was seen of an entry's key besides its first
-	// arrival: duplicates and conflicts, oldest first, at most limit.
+	// Deliveries returns what Append has seen of an entry's key besides its first
+	// arrival: duplicates and conflicts, oldest first, at most limit. They are
+	// remembered at least as long as the entry is in the queue.
 	Deliveries(ctx context.Context, key Key, limit int) ([]Delivery, error)
 }
 
@@ -307,7 +318,8 @@ type Positions interface {
 	// the lease lasts, unless another living one has it; and returns its value,
 	// "" at first.
 	Position(ctx context.Context, name, worker string, lease time.Duration) (value string, mine bool, err error)
-	// SavePosition stores a value and renews. ErrLeaseLost.
+	// SavePosition stores a value and renews, also after the lease has run out.
+	// ErrLeaseLost when another worker has taken the position since.
 	SavePosition(ctx context.Context, name, worker, value string, lease time.Duration) error
 }
 

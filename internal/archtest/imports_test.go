@@ -33,6 +33,7 @@ func layers() []layer {
 
 		{pkg: "store", module: []string{helpers}},
 		{pkg: "store/storetest", module: []string{"store", "store/memory", helpers}, foreign: []string{compare}},
+		{pkg: "store/queuetest", module: []string{"store", "store/storetest", helpers}, foreign: []string{compare}},
 		{pkg: "store/postgres/...", module: []string{"store", helpers}, foreign: []string{"github.com/jackc/pgx/v5"}},
 		{pkg: "store/sqlite/...", module: []string{"store", helpers}}, // the driver comes from the caller
 		{pkg: "store/...", module: []string{"store", helpers}},

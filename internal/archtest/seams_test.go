@@ -20,7 +20,7 @@ func conformance() rule {
 		for _, pkg := range t.packages() {
 			seam, below, _ := strings.Cut(pkg, "/")
 			suite := seam + "test"
-			if !slices.Contains(seams(), seam) || below == "" || below == suite || slices.Contains(strings.Split(below, "/"), "internal") {
+			if !slices.Contains(seams(), seam) || below == "" || below == suite || below == "queuetest" || slices.Contains(strings.Split(below, "/"), "internal") {
 				continue
 			}
 			var first *goFile
