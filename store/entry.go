@@ -149,6 +149,10 @@ type Quarantined struct {
 	Reason, Detail string
 	// Subject is whose data the payload holds; zero if unknown.
 	Subject Key
+	// Note is what is known of the event that the item would have been, without
+	// operations: what readmitting it needs, since its headers are not kept. It
+	// is stored as text ([Note.Encode]), zero where the item could not be read.
+	Note Note
 	// Payload is the item's own bytes, masked if masks are configured.
 	Payload     []byte
 	ContentType string
