@@ -46,11 +46,7 @@ func New(o *Options) (*Language, error) {
 		cel.ParserExpressionSizeLimit(maxCharacters),
 		cel.ParserRecursionLimit(maxNesting),
 		ext.Math(),
-		cel.Function("decimal",
-			cel.Overload("decimal_of", []*cel.Type{cel.DynType}, cel.DynType, cel.UnaryBinding(toDecimal))),
-		conversion("string", cel.StringType),
-		conversion("double", cel.DoubleType),
-		conversion("int", cel.IntType),
+		Decimals(),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("cel: %w", err)
@@ -68,6 +64,28 @@ func New(o *Options) (*Language, error) {
 		}
 	}
 	return l, nil
+}
+
+// Decimals is the exact numbers of this package for an environment of one's own:
+// the function decimal, which takes a text, an int or a decimal, and string, int
+// and double of its result. Such a result is a ref.Val whose Value is a json.Number.
+func Decimals() cel.EnvOption {
+	options := []cel.EnvOption{
+		cel.Function("decimal",
+			cel.Overload("decimal_of", []*cel.Type{cel.DynType}, cel.DynType, cel.UnaryBinding(toDecimal))),
+		conversion("string", cel.StringType),
+		conversion("double", cel.DoubleType),
+		conversion("int", cel.IntType),
+	}
+	return func(e *cel.Env) (*cel.Env, error) {
+		var err error
+		for _, option := range options {
+			if e, err = option(e); err != nil {
+				return nil, err
+			}
+		}
+		return e, nil
+	}
 }
 
 // conversion lets one of CEL's conversions take a decimal.
