@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/internal/exact"
 )
 
 // FingerprintVersion is the algorithm that new records carry. A record is
@@ -43,14 +44,14 @@ const maxFormParts = 1000
 // fingerprinter computes fingerprints by one set of options.
 type fingerprinter struct {
 	json bool
-	sel  *selection
+	sel  *exact.Selection
 }
 
 func newFingerprinter(o FingerprintOptions) (*fingerprinter, error) {
 	if !o.JSON && len(o.Include)+len(o.Exclude) > 0 {
 		return nil, errors.New("include and exclude need JSON")
 	}
-	sel, err := newSelection(o.Include, o.Exclude)
+	sel, err := exact.NewSelection(o.Include, o.Exclude)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,7 @@ func (f *fingerprinter) content(header http.Header, body []byte) (kind string, c
 	if len(coded) == 0 || coded[0] == "" || strings.EqualFold(coded[0], "identity") {
 		switch {
 		case f.json && isJSON(name):
-			if text, ok := canonicalJSON(body, f.sel); ok {
+			if text, ok := exact.Canonical(body, f.sel); ok {
 				return "json", text, media{name, params}
 			}
 		case name == "multipart/form-data" && params["boundary"] != "":

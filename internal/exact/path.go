@@ -1,4 +1,4 @@
-package httpkey
+package exact
 
 import (
 	"fmt"
@@ -17,14 +17,17 @@ type step struct {
 	kind  byte   // 'm', 'e', '*'
 }
 
-// parsePath reads a path such as $.meta.sentAt, $.items[*].note, $.a[0] or
+// Path leads to values in a JSON text; see [ParsePath].
+type Path []step
+
+// ParsePath reads a path such as $.meta.sentAt, $.items[*].note, $.a[0] or
 // $['a.b'].
-func parsePath(text string) ([]step, error) {
+func ParsePath(text string) (Path, error) {
 	rest, ok := strings.CutPrefix(text, "$")
 	if !ok {
 		return nil, fmt.Errorf("path %q: does not begin with $", text)
 	}
-	var steps []step
+	var steps Path
 	for rest != "" {
 		var s step
 		switch {
@@ -63,26 +66,26 @@ func parsePath(text string) ([]step, error) {
 	return steps, nil
 }
 
-// selection says which values of a JSON text count. nil: all of them.
-type selection struct {
-	include, exclude [][]step
+// Selection says which values of a JSON text count. nil: all of them.
+type Selection struct {
+	include, exclude []Path
 }
 
-// newSelection reads both lists; nil when they are empty.
-func newSelection(include, exclude []string) (*selection, error) {
+// NewSelection reads both lists; nil when they are empty.
+func NewSelection(include, exclude []string) (*Selection, error) {
 	if len(include) == 0 && len(exclude) == 0 {
 		return nil, nil
 	}
 	if len(include) > maxPaths || len(exclude) > maxPaths {
 		return nil, fmt.Errorf("more than %d paths", maxPaths)
 	}
-	sel := &selection{}
+	sel := &Selection{}
 	for _, list := range []struct {
 		from []string
-		to   *[][]step
+		to   *[]Path
 	}{{include, &sel.include}, {exclude, &sel.exclude}} {
 		for _, text := range list.from {
-			steps, err := parsePath(text)
+			steps, err := ParsePath(text)
 			if err != nil {
 				return nil, err
 			}
@@ -96,11 +99,11 @@ func newSelection(include, exclude []string) (*selection, error) {
 // the paths that lead through it.
 type cursor struct {
 	only             bool // there are include paths and none has been walked to its end
-	include, exclude [][]step
+	include, exclude []Path
 	excluded         bool
 }
 
-func (sel *selection) root() cursor {
+func (sel *Selection) root() cursor {
 	if sel == nil {
 		return cursor{}
 	}
@@ -108,7 +111,7 @@ func (sel *selection) root() cursor {
 }
 
 // settle makes the cursor of a place from the rests of the paths that lead to it.
-func (c cursor) settle(include, exclude [][]step) cursor {
+func (c cursor) settle(include, exclude []Path) cursor {
 	next := cursor{only: c.only}
 	for _, rest := range exclude {
 		if len(rest) == 0 {
@@ -145,7 +148,7 @@ func (c cursor) element(i int) cursor {
 	return c.settle(advance(c.include, match), advance(c.exclude, match))
 }
 
-func advance(paths [][]step, match func(step) bool) (rests [][]step) {
+func advance(paths []Path, match func(step) bool) (rests []Path) {
 	for _, p := range paths {
 		if len(p) > 0 && match(p[0]) {
 			rests = append(rests, p[1:])

@@ -1,4 +1,4 @@
-package httpkey
+package exact
 
 import (
 	"bytes"
@@ -9,18 +9,19 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds the nesting of a JSON body that is compared by value.
-const maxDepth = 100
+// MaxCanonicalDepth bounds the nesting of a text that has a canonical form.
+const MaxCanonicalDepth = 100
 
 // errNotCanonical: the text has no canonical form, so its bytes are compared.
 var errNotCanonical = errors.New("no canonical form")
 
-// canonicalJSON gives the canonical form of a JSON text: no white space,
+// Canonical gives the canonical form of a JSON text: no white space,
 // members sorted by the bytes of their names, strings by value, numbers by
 // exact decimal value. It reports false for a text that is not JSON, has two
-// members of one name, is nested deeper than maxDepth, or has an exponent
+// members of one name, is nested deeper than
+// MaxCanonicalDepth, or has an exponent
 // beyond 15 digits; such a text is compared by its bytes.
-func canonicalJSON(text []byte, sel *selection) ([]byte, bool) {
+func Canonical(text []byte, sel *Selection) ([]byte, bool) {
 	c := canonical{text: text, out: make([]byte, 0, len(text))}
 	c.space()
 	if c.value(sel.root(), 0) != nil {
@@ -62,7 +63,7 @@ func (c *canonical) take(b byte) bool {
 
 // value reads one value and writes it if the cursor wants it.
 func (c *canonical) value(cur cursor, depth int) error {
-	if c.at >= len(c.text) || depth > maxDepth {
+	if c.at >= len(c.text) || depth > MaxCanonicalDepth {
 		return errNotCanonical
 	}
 	start := len(c.out)
