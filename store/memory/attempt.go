@@ -85,6 +85,9 @@ func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, s
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.admits(claim.Hold); err != nil {
+		return nil, store.Verdict{}, err
+	}
 	now := s.clock()
 	if a := s.attempts[claim.Key]; a != nil && s.locks[claim.Key] == nil {
 		s.sweep(a, now)
@@ -143,6 +146,9 @@ func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store
 		case <-ctx.Done():
 		}
 		s.mu.Lock()
+	}
+	if err := s.admits(gate.Hold); err != nil {
+		return nil, err
 	}
 	if fence != 0 && !s.owns(gate.Key, fence) {
 		return nil, store.ErrLeaseLost

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/unavez/unavez/store"
@@ -18,6 +19,25 @@ func cloneOutcome(o store.Outcome) store.Outcome {
 func cloneFingerprint(f store.Fingerprint) store.Fingerprint {
 	f.Sum = slices.Clone(f.Sum)
 	return f
+}
+
+func cloneEntry(e store.Entry) store.Entry {
+	e.Fingerprint, e.Payload = cloneFingerprint(e.Fingerprint), slices.Clone(e.Payload)
+	n := &e.Note
+	n.Event, n.Identity = cloneIdentity(n.Event), cloneIdentity(n.Identity)
+	n.Ordering, n.ID, n.Subject = slices.Clone(n.Ordering), slices.Clone(n.ID), slices.Clone(n.Subject)
+	n.Attributes = maps.Clone(n.Attributes)
+	return e
+}
+
+func cloneQuarantined(q store.Quarantined) store.Quarantined {
+	q.Payload = slices.Clone(q.Payload)
+	return q
+}
+
+func cloneVersion(v store.Version) store.Version {
+	v.Content = slices.Clone(v.Content)
+	return v
 }
 
 func cloneIdentity(id store.Identity) store.Identity {

@@ -36,9 +36,12 @@ func TestStoreKeepsEveryPromise(t *testing.T) {
 	storetest.Run(t, harness)
 }
 
-func harness(t *testing.T) storetest.Harness[*Tx] {
+func harness(*testing.T) storetest.Harness[*Tx] {
 	clock := newManual()
-	s := New(&Options{Now: clock.now})
+	return harnessOf(New(&Options{Now: clock.now}), clock)
+}
+
+func harnessOf(s *Store, clock *manual) storetest.Harness[*Tx] {
 	return storetest.Harness[*Tx]{
 		Ledger:  s,
 		Advance: func(_ *testing.T, d time.Duration) { clock.advance(d) },

@@ -77,6 +77,19 @@ func (s *Store) put(e *ending) {
 	}
 	delete(s.attempts, e.key)
 	s.outcomes[e.key] = e.row
+	s.done(e.key, s.clock())
+}
+
+// endState is how the operation ended: Expired where only its identity is left,
+// Free where nothing is known.
+func (s *Store) endState(key store.Key, now time.Time) store.State {
+	switch o := s.outcomes[key]; {
+	case !o.live(now):
+		return store.Free
+	case now.Before(o.kept):
+		return o.frozen.State
+	}
+	return store.Expired
 }
 
 // made is the outcome as the one who made it gets it.
@@ -106,7 +119,7 @@ func (t *txn) Commit(_ context.Context, end store.End) (*store.Outcome, error) {
 	if err := t.tx.usable(); err != nil {
 		return nil, err
 	}
-	if end.Unwritten && len(t.tx.writes) > 0 {
+	if end.Unwritten && t.tx.wrote() {
 		t.tx.end(errEnded)
 		return nil, store.ErrWrote
 	}
@@ -152,10 +165,14 @@ func (s *Store) Join(ctx context.Context, tx *Tx, gate store.Gate) (store.Joined
 			return nil, store.Verdict{State: own.State, Outcome: own}, nil
 		}
 	}
+	if err := s.admits(gate.Hold); err != nil {
+		return nil, store.Verdict{}, err
+	}
 	v, fence, err := s.admit(gate)
 	if err != nil || fence < 0 {
 		return nil, v, err
 	}
+	tx.enter(gate.Hold)
 	tx.take(gate.Key)
 	return &joined{tx: tx, gate: gate, fence: fence, attempt: fence + 1}, v, nil
 }
@@ -172,7 +189,7 @@ func (j *joined) Finish(_ context.Context, end store.End) (*store.Outcome, error
 	if err := j.tx.usable(); err != nil {
 		return nil, err
 	}
-	if end.Unwritten && len(j.tx.writes) > 0 {
+	if end.Unwritten && j.tx.wrote() {
 		return nil, store.ErrWrote
 	}
 	e := s.freeze(j.gate, j.fence, j.attempt, end)

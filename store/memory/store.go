@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -15,12 +16,28 @@ type Options struct {
 	// Now is the database's clock; default time.Now. It is called under the
 	// store's mutex: it must be quick and must not call the store.
 	Now func() time.Time
+	// Lanes is how many lanes the queue has; default 256.
+	Lanes int
+	// Payloads is how long an entry stays in the queue after it was done, with its
+	// payload; Purge removes it then. Default 7 days; less than 0 means not at all.
+	Payloads time.Duration
+	// Room is how many entries that are not done the queue holds; one more is
+	// refused with [store.ErrFull]. Default 1,000,000.
+	Room int
 }
 
-// Store keeps ledger, attempts and business rows in memory. Its methods may be
+// The defaults of what the queue keeps.
+const (
+	defaultLanes    = 256
+	defaultPayloads = 7 * 24 * time.Hour
+	defaultRoom     = 1_000_000
+)
+
+// Store keeps ledger, attempts, queue and business rows in memory. Its methods may be
 // called concurrently. There is nothing to close.
 type Store struct {
-	now func() time.Time
+	now      func() time.Time
+	payloads time.Duration // how long entries are kept that are done
 
 	// mu guards everything below, and the fields of every Tx. It is held for
 	// the length of one call and never while a handler runs.
@@ -31,7 +48,10 @@ type Store struct {
 	attempts    map[store.Key]*attempt
 	transitions map[store.Key][]store.Transition
 	locks       map[store.Key]*lock
-	lose        *bool // the next commit's answer is lost, after it took effect or instead
+	queue       queue
+	limit       int           // of entries that are not done
+	freed       chan struct{} // closed, and replaced, when a transaction ends
+	lose        *bool         // the next commit's answer is lost, after it took effect or instead
 }
 
 var (
@@ -56,10 +76,17 @@ func New(opts *Options) *Store {
 		attempts:    map[store.Key]*attempt{},
 		transitions: map[store.Key][]store.Transition{},
 		locks:       map[store.Key]*lock{},
+		freed:       make(chan struct{}),
 	}
-	if opts != nil && opts.Now != nil {
+	if opts == nil {
+		opts = &Options{}
+	}
+	if opts.Now != nil {
 		s.now = opts.Now
 	}
+	s.payloads = max(cmp.Or(opts.Payloads, defaultPayloads), 0)
+	s.limit = cmp.Or(max(opts.Room, 0), defaultRoom)
+	s.queue = newQueue(cmp.Or(max(opts.Lanes, 0), defaultLanes))
 	return s
 }
 
@@ -93,6 +120,9 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[*Tx], sto
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.admits(gate.Hold); err != nil {
+		return nil, store.Verdict{}, err
+	}
 	v, fence, err := s.admit(gate)
 	if err != nil || fence < 0 {
 		return nil, v, err
@@ -123,6 +153,7 @@ func (s *Store) admit(gate store.Gate) (v store.Verdict, fence int64, err error)
 // run opens the engine's transaction and takes the operation's lock for it.
 func (s *Store) run(gate store.Gate, fence int64) *txn {
 	tx := s.open(true)
+	tx.enter(gate.Hold)
 	tx.take(gate.Key)
 	if gate.Limit > 0 {
 		tx.bound(gate.Limit)

@@ -23,7 +23,10 @@ type Tx struct {
 	snapshot uint64
 	writes   map[string]*string
 	pending  []*ending
+	appended []*entry
+	versions map[store.Key]store.Version
 	held     []store.Key
+	inside   []int // lanes that it holds
 	timer    *time.Timer
 	deadline time.Time // by the machine's clock; zero means none
 	ended    bool
@@ -42,7 +45,10 @@ func (s *Store) BeginTx(ctx context.Context) (*Tx, error) {
 }
 
 func (s *Store) open(engine bool) *Tx {
-	return &Tx{s: s, engine: engine, snapshot: s.rows.see(), writes: map[string]*string{}}
+	return &Tx{
+		s: s, engine: engine, snapshot: s.rows.see(),
+		writes: map[string]*string{}, versions: map[store.Key]store.Version{},
+	}
 }
 
 // Put writes a row. The error is [store.ErrLimit] or that of an ended transaction.
@@ -134,24 +140,29 @@ func (tx *Tx) foreign() error {
 	return nil
 }
 
+// wrote tells whether the transaction has written anything.
+func (tx *Tx) wrote() bool { return len(tx.writes)+len(tx.appended)+len(tx.versions) > 0 }
+
 // Savepoint remembers what the transaction has written so far. The returned
 // function rolls back to it, as often as wanted; outcomes of joined operations
-// that were finished in between are given up too.
+// that were finished in between, entries and versions are given up too.
 func (tx *Tx) Savepoint() (rollbackTo func() error, err error) {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
 	if err := tx.usable(); err != nil {
 		return nil, err
 	}
-	writes, pending := maps.Clone(tx.writes), len(tx.pending)
+	writes, versions := maps.Clone(tx.writes), maps.Clone(tx.versions)
+	pending, appended := len(tx.pending), len(tx.appended)
 	return func() error {
 		tx.s.mu.Lock()
 		defer tx.s.mu.Unlock()
 		if err := tx.usable(); err != nil {
 			return err
 		}
-		tx.writes = maps.Clone(writes)
+		tx.writes, tx.versions = maps.Clone(writes), maps.Clone(versions)
 		tx.pending = tx.pending[:min(pending, len(tx.pending))]
+		tx.appended = tx.appended[:min(appended, len(tx.appended))]
 		return nil
 	}, nil
 }
@@ -204,7 +215,15 @@ func (tx *Tx) end(err error) {
 	for _, key := range tx.held {
 		tx.free(key)
 	}
-	tx.writes, tx.pending, tx.held = nil, nil, nil
+	for _, i := range tx.inside {
+		tx.s.queue.lanes[i].inside--
+	}
+	forget := func(_ store.Key, holder *Tx) bool { return holder == tx }
+	maps.DeleteFunc(tx.s.queue.reserved, forget)
+	maps.DeleteFunc(tx.s.queue.ordering, forget)
+	tx.writes, tx.pending, tx.appended, tx.versions, tx.held, tx.inside = nil, nil, nil, nil, nil, nil
+	close(tx.s.freed)
+	tx.s.freed = make(chan struct{})
 }
 
 // commit checks everything first and then writes everything. Either way the
@@ -213,7 +232,7 @@ func (tx *Tx) commit() error {
 	if err := tx.usable(); err != nil {
 		return err
 	}
-	s, writes, pending := tx.s, tx.writes, tx.pending
+	s, writes, pending, versions, own := tx.s, tx.writes, tx.pending, tx.versions, tx.own()
 	defer tx.end(errEnded)
 	now := s.clock()
 	for _, e := range pending {
@@ -226,19 +245,17 @@ func (tx *Tx) commit() error {
 			return fmt.Errorf("%w: row %q was written by another transaction meanwhile", store.ErrAborted, key)
 		}
 	}
-	took := true
-	var answer error
-	if s.lose != nil {
-		took, s.lose, answer = *s.lose, nil, store.ErrCommitUnknown
-	}
+	happens, answer := s.lost()
 	tx.end(errEnded) // its snapshot holds no versions any more
-	if took {
+	if happens {
 		for _, e := range pending {
 			s.put(e)
 		}
 		if len(writes) > 0 {
 			s.rows.commit(writes)
 		}
+		maps.Copy(s.queue.versions, versions)
+		s.show(own)
 	}
 	return answer
 }

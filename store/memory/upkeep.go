@@ -6,14 +6,16 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// Purge turns results that are over into tombstones, and forgets tombstones.
+// Purge forgets entries that are done and over their time, turns results that
+// are over into tombstones, and forgets tombstones.
 func (s *Store) Purge(ctx context.Context, limit int) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, n := s.clock(), 0
+	now := s.clock()
+	n := s.purgeEntries(now, limit)
 	for key, o := range s.outcomes {
 		if n >= limit {
 			break
