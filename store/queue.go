@@ -190,12 +190,16 @@ type Page struct {
 type Blocking struct {
 	// Hold of the entry's lane.
 	Hold Hold
-	// Entry that waits, with Sequence, Key, Operation, Order and Note.
+	// Entry that waits, with Sequence, Key, Operation, Order and Note. A first
+	// attempt gets its Fingerprint.
 	Entry *Entry
 	// Gap says that it waits for an earlier version. It then does not keep the
 	// followers of its ordering key, and there may be several of a key.
-	// Without it a key has one row, of its smallest waiting sequence. A row that
-	// is there for the entry gets the new Gap.
+	// Without it a key has one row, of its smallest waiting sequence: a row for an
+	// earlier entry stays, unless that entry is done (has an outcome), and then
+	// gives way to this one in the same commit; a row for a later entry always
+	// does. So the row says what the key waits for, and there is one at every
+	// instant until Unblock. A row that is there for the entry gets the new Gap.
 	Gap bool
 	// Attempt, when not nil, is how the attempt of the operation rests.
 	Attempt *Resting
