@@ -57,12 +57,19 @@ type Contract struct {
 
 	// Fetch says where a hint's resource is read, nil where events carry it.
 	Fetch func(e *Event) (Fetch, error)
+
+	// Stable returns the part of an event's content that every repetition of it
+	// has alike, in one spelling: what tells another content under one identity
+	// from the same one with a counter that has moved, or written anew by the
+	// sender's list. It is nil where Data itself is that.
+	Stable func(e *Event) []byte
 }
 
 // Class is what identifies an event of a sender.
 type Class int
 
-// The classes of identity.
+// The classes of identity. The zero class is a sender without any: each
+// delivery is an event of its own.
 const (
 	// Logical identity is equal on every repetition of an event.
 	Logical Class = iota + 1

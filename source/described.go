@@ -39,6 +39,11 @@ type Described struct {
 	// Subject are the places of the parts that name the resource.
 	Subject []string
 
+	// Volatile are paths of members of a JSON body that change between the
+	// repetitions of one event, as "$.attempts". With any, bodies are compared by
+	// value and without them.
+	Volatile []string
+
 	// Success is the status of the answer, 200 if 0.
 	Success int
 
@@ -160,7 +165,7 @@ func (d Described) Contract() (*Contract, error) {
 		return places
 	}
 	c := &Contract{
-		Name: d.Name, Class: Composite, Success: d.Success, Refused: http.StatusUnauthorized,
+		Name: d.Name, Success: d.Success, Refused: http.StatusUnauthorized,
 		TooLarge: http.StatusRequestEntityTooLarge, Timeout: d.Timeout, Window: d.Window,
 	}
 	if c.Success == 0 {
@@ -201,6 +206,16 @@ func (d Described) Contract() (*Contract, error) {
 	}
 	if p.kind == nil {
 		fault(errors.New("type: empty; name its place, or give a fixed one in quotes, as 'order.paid'"))
+	}
+	if len(d.ID) > 0 {
+		c.Class = Composite
+	}
+	if len(d.Volatile) > 0 {
+		selection, err := exact.NewSelection(nil, d.Volatile)
+		if err != nil {
+			fault(fmt.Errorf("volatile: %w", err))
+		}
+		c.Stable = stable(selection)
 	}
 	c.Read = p.read
 	if err := errors.Join(faults...); err != nil {

@@ -1,7 +1,9 @@
 package source
 
 import (
+	"mime"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/unavez/unavez/internal/exact"
@@ -18,8 +20,23 @@ func GitHub() *Contract {
 		Name: "github", Class: PerDelivery,
 		Success: http.StatusOK, Refused: http.StatusUnauthorized, TooLarge: http.StatusRequestEntityTooLarge,
 		Timeout: 10 * time.Second, Window: 3 * 24 * time.Hour, Listed: true,
-		Verify: s.verify, Read: readGitHub,
+		Verify: s.verify, Read: readGitHub, Stable: stableGitHub,
 	}
+}
+
+// stableGitHub is the JSON of a payload in one spelling: a hook may send it as a
+// form, and the list of deliveries shows it as JSON written anew.
+func stableGitHub(e *Event) []byte {
+	text := e.Data
+	if media, _, _ := mime.ParseMediaType(e.ContentType); media == "application/x-www-form-urlencoded" {
+		if form, err := url.ParseQuery(string(text)); err == nil && form.Has("payload") {
+			text = []byte(form.Get("payload"))
+		}
+	}
+	if plain, ok := exact.Canonical(text, nil); ok {
+		return plain
+	}
+	return text
 }
 
 func readGitHub(r *Request) ([]Item, error) {
