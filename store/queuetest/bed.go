@@ -3,6 +3,7 @@ package queuetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -164,7 +165,6 @@ func (b *bed[Tx]) all() []int {
 }
 
 // reading reads everything of all lanes since a cursor and returns the next one.
-// It fails where a page breaks the order of the sequence.
 func (b *bed[Tx]) reading(w worker[Tx], since string) ([]store.Entry, string) {
 	b.Helper()
 	return b.pages(w, store.Reading{Lanes: b.all(), Since: since, Limit: 100})
@@ -173,25 +173,32 @@ func (b *bed[Tx]) reading(w worker[Tx], since string) ([]store.Entry, string) {
 // pages reads until there is no more.
 func (b *bed[Tx]) pages(w worker[Tx], r store.Reading) (entries []store.Entry, cursor string) {
 	b.Helper()
+	entries, cursor, err := b.follow(w, r)
+	b.must("Read", err)
+	return entries, cursor
+}
+
+// follow is pages for any goroutine.
+func (b *bed[Tx]) follow(w worker[Tx], r store.Reading) (entries []store.Entry, cursor string, err error) {
 	for {
 		page, err := w.Read(b.ctx, r)
-		b.must("Read", err)
-		if len(page.Entries) > r.Limit || page.Until == "" || page.More && len(page.Entries) == 0 {
-			b.Fatalf("Read: %d entries of at most %d, cursor %q, more %v", len(page.Entries), r.Limit, page.Until, page.More)
+		switch {
+		case err != nil:
+			return nil, "", err
+		case len(page.Entries) > r.Limit, page.Until == "", page.More && len(page.Entries) == 0:
+			return nil, "", fmt.Errorf("%d entries of at most %d, cursor %q, more %v", len(page.Entries), r.Limit, page.Until, page.More)
+		case r.Until != "" && page.Until != r.Until:
+			return nil, "", fmt.Errorf("the pages of a reading go up to %q, then to %q", r.Until, page.Until)
 		}
 		for _, e := range page.Entries {
 			if e.Sequence <= r.After {
-				b.Fatalf("Read: sequence %d behind %d", e.Sequence, r.After)
+				return nil, "", fmt.Errorf("sequence %d behind %d", e.Sequence, r.After)
 			}
 			r.After = e.Sequence
-			entries = append(entries, e)
 		}
-		if r.Until != "" && page.Until != r.Until {
-			b.Fatalf("Read: the pages of a reading go up to %q, then to %q", r.Until, page.Until)
-		}
-		r.Until = page.Until
+		entries, r.Until = append(entries, page.Entries...), page.Until
 		if !page.More {
-			return entries, r.Until
+			return entries, r.Until, nil
 		}
 	}
 }
