@@ -107,7 +107,7 @@ func (s *Store) rest(e *store.Entry, r *store.Resting) {
 }
 
 // block writes the row of the entry, or leaves the one of its ordering key that
-// has a smaller sequence.
+// is for an earlier entry which is not done.
 func (s *Store) block(b *store.Blocking) {
 	rows := s.queue.blocked
 	row := &blocked{
@@ -119,7 +119,7 @@ func (s *Store) block(b *store.Blocking) {
 			if place.Order != row.place.Order || other.gap {
 				continue
 			}
-			if place.Sequence < row.place.Sequence {
+			if e := s.queue.entries[other.key]; place.Sequence < row.place.Sequence && e != nil && !e.done {
 				return
 			}
 			delete(rows, place)
