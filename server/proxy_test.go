@@ -351,7 +351,7 @@ func TestABrowsersPreflightIsAnsweredForARouteOfOneMethod(t *testing.T) {
 func TestAPrivateUpstreamIsRefusedWhenConnectingToo(t *testing.T) {
 	t.Parallel()
 	app, log := newApp(t), &lines{grew: make(chan struct{})}
-	c, err := config.Parse([]byte(strings.ReplaceAll("store: sqlite:x.db\n"+single+"http: [{route: /, upstream: APP, unknown: hold}]\n", "APP", app.URL)), config.Source{})
+	c, err := config.Parse([]byte(strings.ReplaceAll("store: sqlite:x.db\n"+single+"http: [{route: /, upstream: APP, unknown: hold}]\n", "APP", app.URL)), config.Environment{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func read(name string, o *Options) (*loaded, error) {
 	if err != nil {
 		return nil, UsageError{fmt.Errorf("configuration: %w", err)}
 	}
-	c, err := config.Parse(data, config.Source{})
+	c, err := config.Parse(data, config.Environment{})
 	var faults config.Faults
 	if errors.As(err, &faults) {
 		return nil, &ConfigError{File: name, Faults: faults}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/server/internal/rule"
 )
 
 // checker fills defaults in and notes every fault of the values.
@@ -20,6 +21,9 @@ type checker struct {
 	lines  map[string]int
 	broken map[string]bool // fields that have a fault already
 	faults Faults
+
+	warnings Faults
+	language *rule.Language // nil until an expression is compiled
 }
 
 // fault notes a fault at a field, or at the nearest field above one that is
@@ -28,7 +32,16 @@ func (c *checker) fault(path, format string, args ...any) {
 	if c.broken[path] {
 		return
 	}
-	line := 0
+	c.faults = append(c.faults, Fault{Line: c.line(path), Field: path, Text: fmt.Sprintf(format, args...)})
+}
+
+// warn notes what is accepted and probably not meant.
+func (c *checker) warn(path, format string, args ...any) {
+	c.warnings = append(c.warnings, Fault{Line: c.line(path), Field: path, Text: fmt.Sprintf(format, args...)})
+}
+
+// line is that of a field, or of the nearest field above one that is missing.
+func (c *checker) line(path string) (line int) {
 	for at := path; line == 0; {
 		line = c.lines[at]
 		i := max(strings.LastIndexByte(at, '.'), strings.LastIndexByte(at, '['))
@@ -37,7 +50,7 @@ func (c *checker) fault(path, format string, args ...any) {
 		}
 		at = at[:i]
 	}
-	c.faults = append(c.faults, Fault{Line: line, Field: path, Text: fmt.Sprintf(format, args...)})
+	return line
 }
 
 func (c *checker) given(path string) bool { return c.lines[path] > 0 }
@@ -54,12 +67,13 @@ func (c *checker) all() {
 	} else {
 		c.address("docs_url", c.config.DocsURL)
 	}
-	if len(c.config.HTTP) == 0 {
-		c.fault("http", "no routes (add at least one: - {route: POST /orders, upstream: http://…, unknown: hold})")
+	if len(c.config.HTTP)+len(c.config.Sources) == 0 {
+		c.fault("http", "no routes and no sources (add at least one: - {route: POST /orders, upstream: http://…, unknown: hold})")
 	}
 	for i := range c.config.HTTP {
 		c.route(fmt.Sprintf("http[%d]", i), &c.config.HTTP[i])
 	}
+	c.inbox()
 	c.patterns()
 }
 
@@ -256,6 +270,7 @@ func (c *checker) patterns() {
 			c.fault(path, "%s", text)
 		}
 	}
+	c.paths(mux)
 }
 
 // register tries a pattern; net/http tells what is wrong with it by panicking.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/unavez/unavez/server/internal/rule"
 )
 
 // Size is a number of bytes; in the file also with a unit, such as 256KiB.
@@ -29,6 +31,14 @@ type Config struct {
 	Auth Auth `yaml:"auth"`
 	// HTTP are the routes in front of the application.
 	HTTP []Route `yaml:"http"`
+	// Sources are the senders of webhooks.
+	Sources []Source `yaml:"sources"`
+	// Effects are what events bring about.
+	Effects []Effect `yaml:"effects"`
+	// Alerts tells people of what needs them; nil means nobody.
+	Alerts *Alerts `yaml:"alerts"`
+	// Inbox is how entries are received and run.
+	Inbox Inbox `yaml:"inbox"`
 	// Log of the process.
 	Log Log `yaml:"log"`
 	// Limits of the listeners.
@@ -41,7 +51,15 @@ type Config struct {
 
 	// Place is Store, parsed.
 	Place Place
+	// Warnings are what is accepted and probably not meant.
+	Warnings Faults
+
+	language *rule.Language
 }
+
+// Language is what the expressions of the configuration are compiled in; nil
+// where there are none.
+func (c *Config) Language() *rule.Language { return c.language }
 
 // Admin is the listener for operators.
 type Admin struct {
@@ -242,13 +260,13 @@ type Limits struct {
 
 // Parse reads a configuration and checks it. The error, if any, is Faults with
 // every fault there is.
-func Parse(data []byte, source Source) (*Config, error) {
+func Parse(data []byte, env Environment) (*Config, error) {
 	root, further, err := parseDocument(data)
 	if err != nil {
 		return nil, err
 	}
 	c := &Config{}
-	d := &decoder{source: source.orDefault(), faults: further, lines: map[string]int{}, later: laterFields()}
+	d := &decoder{env: env.orDefault(), faults: further, lines: map[string]int{}, later: laterFields()}
 	d.anchors = map[string]ast.Node{}
 	if root != nil {
 		d.decode(root, reflect.ValueOf(c).Elem(), "")
@@ -259,17 +277,21 @@ func Parse(data []byte, source Source) (*Config, error) {
 	}
 	check := &checker{config: c, lines: d.lines, broken: broken, faults: d.faults}
 	check.all()
+	for _, field := range []string{"sources", "effects", "alerts", "inbox"} {
+		if check.given(field) && !env.inbox {
+			check.fault(field, "not in this version: the inbox for webhooks comes later")
+		}
+	}
 	if len(check.faults) > 0 {
 		return nil, check.faults.sorted()
 	}
+	c.Warnings, c.language = check.warnings.sorted(), check.language
 	return c, nil
 }
 
 // laterFields names what the format reserves for coming versions.
 func laterFields() map[string]string {
 	return map[string]string{
-		"sources":  "not in this version: the inbox for webhooks comes later",
-		"effects":  "not in this version: the inbox for webhooks comes later",
 		"send":     "not in this version: the outbox comes later",
 		"machines": "not in this version: statecharts come later",
 	}

@@ -17,8 +17,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
-func source() Source {
-	return Source{
+func environment() Environment {
+	return Environment{
+		inbox: true,
 		Getenv: func(name string) (string, bool) {
 			value, ok := map[string]string{"ADMIN_TOKEN": "an-admin-token-canary", "STORE": "sqlite:x.db", "NESTED": "${ADMIN_TOKEN}", "YAML": "a: [b"}[name]
 			return value, ok
@@ -54,7 +55,7 @@ http:
 
 func TestEveryFaultIsReportedAtOnceWithItsLine(t *testing.T) {
 	t.Parallel()
-	_, err := Parse(read(t, "faults.yaml"), source())
+	_, err := Parse(read(t, "faults.yaml"), environment())
 	if err == nil {
 		t.Fatal("no fault found")
 	}
@@ -74,7 +75,7 @@ func TestEveryFaultIsReportedAtOnceWithItsLine(t *testing.T) {
 
 func TestAFullConfigurationIsReadAsWritten(t *testing.T) {
 	t.Parallel()
-	c, err := Parse(read(t, "full.yaml"), source())
+	c, err := Parse(read(t, "full.yaml"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestAFullConfigurationIsReadAsWritten(t *testing.T) {
 	if got := r.Probe.Headers["Authorization"].Reveal(); got != "Bearer a-file-token-canary" {
 		t.Errorf("file in a header: %q", got)
 	}
-	if got, err := source().expand("$${NAME}, ${STORE}"); got != "${NAME}, sqlite:x.db" || err != nil {
+	if got, err := environment().expand("$${NAME}, ${STORE}"); got != "${NAME}, sqlite:x.db" || err != nil {
 		t.Errorf("expanded to %q, %v", got, err)
 	}
 	if r.Probe.Done[0].Is[1] != "1" || c.HTTP[0].Timeout != DefaultTimeout || c.HTTP[0].Key != "required" {
@@ -176,7 +177,7 @@ func TestFaultsOfSingleFields(t *testing.T) {
 			if !strings.Contains(minimal, c.old) {
 				t.Fatalf("%q is not in the minimal configuration", c.old)
 			}
-			_, err := Parse([]byte(strings.Replace(minimal, c.old, c.new, 1)), source())
+			_, err := Parse([]byte(strings.Replace(minimal, c.old, c.new, 1)), environment())
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("fault: %v", err)
@@ -194,7 +195,7 @@ func TestFaultsOfSingleFields(t *testing.T) {
 
 func TestAnEmptyFileSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	_, err := Parse(nil, source())
+	_, err := Parse(nil, environment())
 	var faults Faults
 	if !errors.As(err, &faults) || len(faults) != 3 {
 		t.Errorf("got %v, want store, auth and http", err)
@@ -231,12 +232,12 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("a: &a [*a]"))
 	f.Add([]byte("? {a: b}\n: c"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Parse(data, source())
+		c, err := Parse(data, environment())
 		var faults Faults
 		if err != nil && (!errors.As(err, &faults) || len(faults) == 0) {
 			t.Fatalf("an error without faults: %v", err)
 		}
-		if err == nil && (c.Place.Path == "" && c.Place.URL.Empty() || len(c.HTTP) == 0) {
+		if err == nil && (c.Place.Path == "" && c.Place.URL.Empty() || len(c.HTTP)+len(c.Sources) == 0) {
 			t.Fatalf("accepted: %+v", c)
 		}
 	})
@@ -249,7 +250,7 @@ func TestTheLeaseTakesTheClaimsPlaceWithALeaseAndRetryOnly(t *testing.T) {
 		"    claim: store\n": "",
 		"":                   "",
 	} {
-		c, err := Parse([]byte(minimal+text), source())
+		c, err := Parse([]byte(minimal+text), environment())
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
@@ -258,10 +259,10 @@ func TestTheLeaseTakesTheClaimsPlaceWithALeaseAndRetryOnly(t *testing.T) {
 		}
 	}
 	retry := strings.Replace(minimal, "unknown: hold", "unknown: retry\n    claim: lease", 1)
-	if _, err := Parse([]byte(retry), source()); err == nil || !strings.Contains(err.Error(), "http[0].claim: lease, but no lease is configured") {
+	if _, err := Parse([]byte(retry), environment()); err == nil || !strings.Contains(err.Error(), "http[0].claim: lease, but no lease is configured") {
 		t.Errorf("without Redis: %v", err)
 	}
-	if c, err := Parse([]byte("lease: redis://127.0.0.1:6379\n"+retry), source()); err != nil || c.HTTP[0].Claim != "lease" {
+	if c, err := Parse([]byte("lease: redis://127.0.0.1:6379\n"+retry), environment()); err != nil || c.HTTP[0].Claim != "lease" {
 		t.Errorf("with Redis: %v", err)
 	}
 }

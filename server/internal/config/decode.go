@@ -23,7 +23,7 @@ const (
 // decoder walks the syntax tree and fills a struct, noting every fault and the
 // line of every field on its way.
 type decoder struct {
-	source  Source
+	env     Environment
 	faults  Faults
 	lines   map[string]int
 	anchors map[string]ast.Node
@@ -126,6 +126,19 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, path string) {
 		if s, ok := d.scalar(n, path); ok {
 			v.Set(reflect.ValueOf(NewSecret(s)))
 		}
+	case v.Type() == reflect.TypeFor[SourceSecret]() && scalar(n):
+		if s, ok := d.scalar(n, path); ok {
+			v.Set(reflect.ValueOf(SourceSecret{Value: NewSecret(s)}))
+		}
+	case v.Type() == reflect.TypeFor[time.Time]():
+		d.parsed(n, path, func(s string) error {
+			at, err := time.Parse(time.RFC3339, s)
+			v.Set(reflect.ValueOf(at))
+			if err != nil {
+				return fmt.Errorf("%q is not a time (write 2026-12-01T00:00:00Z)", s)
+			}
+			return nil
+		})
 	case v.Type() == reflect.TypeFor[time.Duration]():
 		d.parsed(n, path, func(s string) error {
 			duration, err := parseDuration(s)
@@ -190,7 +203,7 @@ func (d *decoder) scalar(n ast.Node, path string) (string, bool) {
 		d.fault(n, path, "want one value, not %s", kindOf(n))
 		return "", false
 	}
-	value, err := d.source.expand(text)
+	value, err := d.env.expand(text)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			d.fault(n, path, "%s", line)
@@ -199,6 +212,9 @@ func (d *decoder) scalar(n ast.Node, path string) (string, bool) {
 	}
 	return value, true
 }
+
+// scalar reports whether a node is one value.
+func scalar(n ast.Node) bool { return kindOf(n) == "this" }
 
 func kindOf(n ast.Node) string {
 	switch n.(type) {
@@ -280,7 +296,7 @@ func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	items := []ast.Node{n} // one value may stand for a list of one
 	if list, ok := n.(*ast.SequenceNode); ok {
 		items = list.Values
-	} else if v.Type().Elem().Kind() == reflect.Struct && v.Type().Elem() != reflect.TypeFor[Secret]() {
+	} else if e := v.Type().Elem(); e.Kind() == reflect.Struct && e != reflect.TypeFor[Secret]() && e != reflect.TypeFor[SourceSecret]() {
 		d.fault(n, path, "want a list (start each entry with a dash)")
 		return
 	}

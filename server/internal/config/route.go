@@ -157,7 +157,7 @@ func (c *checker) unknown(path string, r *Route) {
 		c.fault(path+".probe", "given, but unknown is %s (write unknown: probe, or remove it)", r.Unknown)
 	}
 	if r.Probe != nil {
-		c.probe(path+".probe", r)
+		c.probe(path+".probe", r.Probe, r.Timeout)
 	}
 }
 
@@ -174,12 +174,12 @@ func (c *checker) claim(at string, r *Route) {
 	}
 }
 
-func (c *checker) probe(path string, r *Route) {
-	p := r.Probe
+// probe checks a question; timeout is that of the call that it asks about.
+func (c *checker) probe(path string, p *Probe, timeout time.Duration) {
 	set(&p.Method, http.MethodGet)
 	set(&p.Timeout, DefaultProbeTimeout)
 	if !c.given(path + ".settle") {
-		p.Settle = r.Timeout
+		p.Settle = timeout
 	}
 	c.word(path+".method", p.Method, http.MethodGet, http.MethodHead, http.MethodPost)
 	within(c, path+".timeout", p.Timeout, 10*time.Millisecond, time.Minute)

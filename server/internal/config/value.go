@@ -86,16 +86,18 @@ func parseSize(s string) (int64, error) {
 	return 0, fmt.Errorf("%q is not a size (write 4096, 256KiB or 1MiB)", s)
 }
 
-// Source is where ${…} in strings comes from.
-type Source struct {
+// Environment is where ${…} in strings comes from.
+type Environment struct {
 	// Getenv looks a variable up; nil means os.LookupEnv.
 	Getenv func(name string) (string, bool)
 	// ReadFile reads a file of ${file:…}; nil means a bounded read of the
 	// file system.
 	ReadFile func(path string) ([]byte, error)
+
+	inbox bool // the fields of the inbox are taken
 }
 
-func (s Source) orDefault() Source {
+func (s Environment) orDefault() Environment {
 	if s.Getenv == nil {
 		s.Getenv = os.LookupEnv
 	}
@@ -123,7 +125,7 @@ func readSmall(path string) ([]byte, error) {
 
 // expand fills ${NAME} and ${file:path} in. What is filled in is not looked at
 // again, so a value cannot name another one.
-func (s Source) expand(text string) (string, error) {
+func (s Environment) expand(text string) (string, error) {
 	if !strings.Contains(text, "${") {
 		return text, nil
 	}
@@ -154,7 +156,7 @@ func (s Source) expand(text string) (string, error) {
 	}
 }
 
-func (s Source) lookup(name string) (string, error) {
+func (s Environment) lookup(name string) (string, error) {
 	if path, ok := strings.CutPrefix(name, "file:"); ok {
 		content, err := s.ReadFile(path)
 		if err != nil {

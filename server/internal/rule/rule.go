@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,7 +73,8 @@ func (l *Language) compile(text string) (*expression, error) {
 	ast, issues := l.env.Compile(text)
 	if all := issues.Errors(); len(all) > 0 {
 		at := all[0].Location
-		return nil, fmt.Errorf("line %d, column %d of the expression: %s", at.Line(), at.Column()+1, all[0].Message)
+		message, _, _ := strings.Cut(all[0].Message, " expecting {") // a list of everything there is
+		return nil, fmt.Errorf("line %d, column %d of the expression: %s", at.Line(), max(at.Column()+1, 1), message)
 	}
 	program, err := l.env.Program(ast, cel.CostLimit(Cost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
