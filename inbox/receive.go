@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/unavez/unavez/source"
 	"github.com/unavez/unavez/store"
@@ -15,13 +17,21 @@ import (
 // safe for concurrent use.
 type Receiver struct {
 	queue   store.Queue
+	privacy store.Privacy // nil where the store cannot erase
 	sources map[string]*gate
 	wants   []want
 	opts    Options
+	flusher *flusher
+	quiet   *hush
+	beside  *beside // what runs beside the deliveries
 
 	// appended, when not nil, is called after a commit that has made at least
 	// one new entry. Set before the first delivery.
 	appended func()
+
+	mu       sync.Mutex
+	full     bool // the queue, as far as was told
+	disputes disputes
 }
 
 // want is what one effect asks of events: an [Effect] without the type of its
@@ -45,33 +55,70 @@ func (e *Effect[Tx]) want() want {
 // key; each has an identity of its own.
 const fetchEffect = "unavez.fetch.v1"
 
-// gate is one source made ready.
-type gate struct {
-	Source
-}
-
 // newReceiver checks sources and wants, and reports every fault at once.
 func newReceiver(queue store.Queue, sources []Source, wants []want, opts *Options) (*Receiver, error) {
-	r := &Receiver{queue: queue, sources: map[string]*gate{}, wants: wants}
+	r := &Receiver{queue: queue, sources: map[string]*gate{}, wants: wants, quiet: newHush()}
 	if opts != nil {
 		r.opts = *opts
 	}
+	var faults []error
 	if queue == nil {
-		return nil, errors.New("queue: none")
+		faults = append(faults, errors.New("queue: none (pass the engine's store)"))
 	}
+	r.privacy, _ = queue.(store.Privacy)
+	faults = append(faults, r.opts.receiving()...)
 	for i := range sources {
-		r.sources[sources[i].Name] = &gate{Source: sources[i]}
+		g, err := newGate(sources[i])
+		switch {
+		case err != nil:
+			faults = append(faults, err)
+			continue
+		case r.sources[g.Name] != nil:
+			faults = append(faults, fmt.Errorf("source %q: named twice", g.Name))
+		case g.Erase && r.privacy == nil:
+			faults = append(faults, fmt.Errorf("source %q: erase: this store cannot erase", g.Name))
+		}
+		r.sources[g.Name] = g
 	}
+	faults = append(faults, r.checkWants()...)
+	r.beside = newBeside(r)
+	faults = append(faults, r.beside.check()...)
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	r.flusher = newFlusher(queue, r.opts.Flush, r.opts.FlushSize)
 	return r, nil
 }
 
+// receiving fills the defaults of what the receiver uses and reports its faults.
+func (o *Options) receiving() (faults []error) {
+	if o.Flush == 0 {
+		o.Flush = 2 * time.Millisecond
+	}
+	if o.FlushSize == 0 {
+		o.FlushSize = 500
+	}
+	if o.Flush < 0 || o.Flush > time.Second {
+		faults = append(faults, fmt.Errorf("flush: %v, want up to a second", o.Flush))
+	}
+	if o.FlushSize < 1 || o.FlushSize > store.MaxAppend {
+		faults = append(faults, fmt.Errorf("flush size: %d, want 1 to %d", o.FlushSize, store.MaxAppend))
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return faults
+}
+
 // start begins what runs beside the deliveries: the listings and the silence
-// alarm. It returns at once; ctx is not kept.
-func (r *Receiver) start() {}
+// alarm. It returns at once.
+func (r *Receiver) start() { r.beside.start() }
 
 // stop ends it, refuses further deliveries with 503, and waits for the flushes
 // that are under way, until ctx ends.
-func (r *Receiver) stop(context.Context) error { return nil }
+func (r *Receiver) stop(ctx context.Context) error {
+	return errors.Join(r.beside.stop(ctx), r.flusher.close(ctx))
+}
 
 // Receipt says what became of a delivery that is durable now. An event that
 // several effects want counts once for each of them.
@@ -81,30 +128,32 @@ type Receipt struct {
 	Quarantined, Ignored int
 }
 
-// Handler receives the deliveries of one source.
-func (r *Receiver) Handler(name string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	})
+// ErrTooLarge is the error of a delivery over the limits of its source.
+var ErrTooLarge = errors.New("over the limit of the source")
+
+// Receive takes one delivery of a source, as a broker hands it over, and returns
+// once it is durable: acknowledge it then. A *source.Fault, or ErrTooLarge, is for
+// one that is refused and need not come again; any other error is for one that
+// should. It does not answer handshakes.
+func (r *Receiver) Receive(ctx context.Context, name string, in *source.Request) (Receipt, error) {
+	g := r.sources[name]
+	if g == nil {
+		return Receipt{}, fmt.Errorf("source %q is not configured", name)
+	}
+	d := r.begin(g)
+	receipt, err := d.receive(ctx, in)
+	d.end(err)
+	return receipt, err
 }
 
-// Receive takes one delivery of a source and returns once it is durable.
-func (r *Receiver) Receive(ctx context.Context, name string, req *source.Request) (Receipt, error) {
-	return Receipt{}, fmt.Errorf("source %q: %w", name, store.ErrUnavailable)
-}
-
-// Admit takes items that did not come as a delivery.
+// Admit takes items of a source that did not come as a delivery: what a listing
+// shows, or a program hands over. They are known already, as a rule.
 func (r *Receiver) Admit(ctx context.Context, name string, items ...source.Item) (Receipt, error) {
-	return Receipt{}, fmt.Errorf("source %q: %w", name, store.ErrUnavailable)
+	g := r.sources[name]
+	if g == nil {
+		return Receipt{}, fmt.Errorf("source %q is not configured", name)
+	}
+	d := r.begin(g)
+	d.listed = true
+	return d.admit(ctx, items, nil)
 }
-
-// eventOf is an item of a source as effects see it.
-func (r *Receiver) eventOf(name string, in *source.Event) (*Event, error) {
-	return nil, fmt.Errorf("source %q is not configured", name)
-}
-
-// entriesOf returns the entries that an event makes, one for each effect that
-// wants it, with the payload masked; or the quarantined item that it is instead.
-// Neither: no effect wants it. The event carries Source and Tenant and is not
-// masked.
-func (r *Receiver) entriesOf(e *Event) ([]store.Entry, *store.Quarantined) { return nil, nil }

@@ -47,6 +47,9 @@ type Source struct {
 	// is required where Contract.Class is source.Hint and hints are accepted. An
 	// error that is neither unavez.Again nor unavez.Dead is tried again.
 	Fetch func(ctx context.Context, e *Event, path string) (status int, contentType string, body []byte, err error)
+	// Polls are lists of the sender in which what was never delivered is looked
+	// for.
+	Polls []Poll
 	// Erase carries out what a sender asks on behalf of a person, before it is
 	// acknowledged: true where events with Event.Erasure "customer" or "tenant"
 	// erase the payloads of their subject.

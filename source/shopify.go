@@ -54,6 +54,13 @@ func readShopify(r *Request) ([]Item, error) {
 		"customers/redact": EraseCustomer, "shop/redact": EraseTenant, "customers/data_request": ExportData,
 	}[topic]
 	if e.Erasure != "" {
+		// The topic is not signed: what the body of another topic lacks tells
+		// that it is not such a body under another name.
+		if o.Text("shop_domain") != shop {
+			item.Fault = refusef(MissingField, "shop_domain", "not that of the header")
+			return []Item{item}, nil
+		}
+		e.Subject = []string{shop, "shop"}
 		if person, err := exact.PartAt(r.Text(), "customer", "id"); err == nil {
 			e.Subject = []string{shop, "customers", person}
 		}

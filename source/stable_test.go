@@ -10,7 +10,9 @@ import (
 
 func TestACounterOfTheSenderIsNoOtherContent(t *testing.T) {
 	t.Parallel()
-	event := func(c *source.Contract, body string, header ...string) *source.Event { return one(t, c, post(body, header...)) }
+	event := func(c *source.Contract, body string, header ...string) *source.Event {
+		return one(t, c, post(body, header...))
+	}
 	described, err := source.Described{
 		Signing: &source.Signing{Header: "X-Sig"}, ID: []string{"body._id"}, Type: "body.topic", Volatile: []string{"$.attempts", "$.sent"},
 	}.Contract()
