@@ -25,6 +25,6 @@
 //
 // As storetest does: from a transaction's first write to its end it calls, in
 // the same goroutine, only methods that read, so that a database with one writer
-// passes. It waits on signals and deadlines and never for time to pass, apart
+// passes; the tests that do otherwise ask for Harness.Exclusive. It waits on signals and deadlines and never for time to pass, apart
 // from giving a call that must wait the time to be wrong.
 package queuetest

@@ -15,8 +15,9 @@ import (
 // several goroutines unless they take a *testing.T.
 type Harness[Tx any] struct {
 	// Harness of the ledger. The suite uses Ledger, Advance, Write, Rows,
-	// BeginForeign, Smuggle, Exclusive, Second, Savepoint and LoseAnswer, which here
-	// is also for the commits of the queue's own methods.
+	// BeginForeign, Smuggle, Second, Savepoint; LoseAnswer, which here is also for
+	// the commits of the queue's own methods; and Exclusive, which says that a
+	// transaction keeps every other writer out from its first Enqueue to its end.
 	storetest.Harness[Tx]
 
 	// Absent names the interfaces that the store does not have by design, as
@@ -72,7 +73,8 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
 }
 
 func tests[Tx any]() []test[Tx] {
-	return slices.Concat(appendTests[Tx](), readTests[Tx](), enqueueTests[Tx]())
+	return slices.Concat(appendTests[Tx](), readTests[Tx](), enqueueTests[Tx](), laneTests[Tx](), holdTests[Tx](), blockTests[Tx](), batchTests[Tx](), versionTests[Tx](),
+		quarantineTests[Tx](), positionTests[Tx](), upkeepTests[Tx]())
 }
 
 // optional are the interfaces that a store may lack, each with its assertion.

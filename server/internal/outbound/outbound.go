@@ -26,6 +26,8 @@ var ErrRefused = errors.New("address is private and outbound.allow does not list
 type Policy struct {
 	// Allow lists ranges that are allowed although they are private.
 	Allow []netip.Prefix
+	// Resolver of names; nil means that of the system.
+	Resolver *net.Resolver
 }
 
 // refused are the ranges that lead somewhere else than to a public host: to
@@ -79,7 +81,7 @@ func (p Policy) control(_ context.Context, network, address string, _ syscall.Ra
 // Transport makes a transport under the policy. It has no timeout for the whole
 // call: that is the caller's context. Close its idle connections when done.
 func Transport(p Policy) *http.Transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, ControlContext: p.control}
+	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, ControlContext: p.control, Resolver: p.Resolver}
 	return &http.Transport{
 		Proxy:                  nil, // a proxy would connect for us, past the check
 		DialContext:            dialer.DialContext,

@@ -1,10 +1,14 @@
 package outbound
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"sync"
 	"testing"
 )
 
@@ -104,4 +108,91 @@ func cut(url string) (host, port string, ok bool) {
 		return "", "", false
 	}
 	return u.URL.Hostname(), u.URL.Port(), true
+}
+
+// names is a DNS server whose one name has another address each time.
+func names(t *testing.T, addresses ...netip.Addr) *net.Resolver {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	t.Cleanup(func() {
+		_ = conn.Close() // ends the loop
+		serving.Wait()
+	})
+	serving.Go(func() {
+		asked := 0
+		for buffer := make([]byte, 512); ; {
+			n, from, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			question := append([]byte(nil), buffer[:n]...)
+			end := 12
+			for question[end] != 0 {
+				end += int(question[end]) + 1
+			}
+			end += 5
+			answer := append([]byte{question[0], question[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, question[12:end]...)
+			if question[end-3] == 1 { // of type A
+				ip := addresses[min(asked, len(addresses)-1)].As4()
+				asked++
+				answer[7] = 1
+				answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+				answer = append(answer, ip[:]...)
+			}
+			_, _ = conn.WriteTo(answer, from) // the one who asks times out
+		}
+	})
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
+// A name that leads to an allowed address when it is looked at, and to another
+// one when it is connected to, is refused at the connection.
+func TestANameThatChangesItsAddressIsRefusedAtTheConnection(t *testing.T) {
+	t.Parallel()
+	served := make(chan struct{}, 16)
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- struct{}{} })
+	public, err := net.Listen("tcp", "127.0.0.2:0") // stands for a public one
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &httptest.Server{Listener: public, Config: &http.Server{Handler: handler}}
+	srv.Start()
+	defer srv.Close()
+	port := netip.MustParseAddrPort(public.Addr().String()).Port()
+	private, err := net.Listen("tcp", fmt.Sprintf("127.0.0.3:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := &httptest.Server{Listener: private, Config: &http.Server{Handler: handler}}
+	inner.Start()
+	defer inner.Close()
+	for _, second := range []string{"127.0.0.3", "169.254.169.254", "10.0.0.1"} {
+		p := Policy{
+			Allow:    []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")},
+			Resolver: names(t, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr(second)),
+		}
+		transport := Transport(p)
+		transport.DisableKeepAlives = true
+		client := Client(transport)
+		at := fmt.Sprintf("http://rebind.test:%d/", port)
+		first, err := client.Get(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = first.Body.Close()
+		<-served
+		again, err := client.Get(at)
+		if err == nil {
+			_ = again.Body.Close()
+		}
+		if !errors.Is(err, ErrRefused) || len(served) != 0 {
+			t.Errorf("%s: %v, %d served", second, err, len(served))
+		}
+	}
 }
