@@ -37,6 +37,9 @@ func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, s
 	}
 	var made *store.Attempt
 	err = s.c.writer.write(ctx, l, func(r *raw) (err error) {
+		if err := belongs(r, claim.Hold); err != nil {
+			return err
+		}
 		if f, err = find(r, claim.Key); err != nil {
 			return err
 		}
@@ -154,7 +157,10 @@ func (s *Store) Finish(ctx context.Context, gate store.Gate, fence int64) (store
 		}
 		return nil, err
 	}
-	f, err := s.find(ctx, gate.Key)
+	var f *found
+	if err = s.belongs(ctx, gate.Hold); err == nil {
+		f, err = s.find(ctx, gate.Key)
+	}
 	switch {
 	case err != nil:
 	case fence != 0 && (!f.attempt || f.fence != fence):

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"encoding/hex"
 	"runtime"
 	"sync"
 
@@ -73,16 +72,8 @@ func (a *asking) read(r *raw) error {
 		" EXISTS (SELECT 1 FROM unavez_outcome WHERE key = unhex(value))" +
 		" OR EXISTS (SELECT 1 FROM unavez_tombstone WHERE key = unhex(value))" +
 		" OR EXISTS (SELECT 1 FROM unavez_attempt WHERE key = unhex(value))"
-	list := make([]byte, 0, len(a.keys)*35+2)
-	list = append(list, '[')
-	for i, key := range a.keys {
-		if i > 0 {
-			list = append(list, ',')
-		}
-		list = append(hex.AppendEncode(append(list, '"'), key[:]), '"')
-	}
-	list = append(list, ']')
-	return r.query(text, []driver.Value{string(list)}, func(v []driver.Value) error {
+	list := keyList(len(a.keys), func(i int) store.Key { return a.keys[i] })
+	return r.query(text, []driver.Value{list}, func(v []driver.Value) error {
 		a.known[keyOf(v[0])] = true
 		return nil
 	})

@@ -34,3 +34,14 @@ func Refused(text string) error { return parse(text).refused }
 
 // Statements is how many statements a text has.
 func Statements(text string) int { return parse(text).statements }
+
+// DatabaseOf is the store's database.
+func DatabaseOf(s *Store) *sql.DB { return s.db }
+
+// SetRoom bounds the queue anew and returns what takes that back. Nobody appends
+// meanwhile.
+func SetRoom(s *Store, limit int64) (undo func()) {
+	before := s.room.limit
+	s.room.limit = limit
+	return func() { s.room.limit = before }
+}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql/driver"
-	"strings"
 
 	"github.com/unavez/unavez/store"
 )
@@ -163,67 +162,23 @@ type ending struct {
 	stale   bool  // rows of an earlier life were seen
 }
 
-// row is one row of unavez_outcome, in the order of insertColumns.
+// row is one row of unavez_outcome, in the order of insertOutcome.
 type row [14]driver.Value
 
-const insertColumns = "key, operation, state, attempt, at, expires, forgets, code, unreplayable, version, fingerprint, checksum, header, body"
-
-// insertSizes are how many rows one statement inserts, largest first.
-func insertSizes() [4]int { return [...]int{64, 16, 4, 1} }
-
-// insertText inserts n rows, up to the first that is there already. What came
+// insertOutcome inserts rows up to the first that is there already. What came
 // before that one stays, which spares SQLite a journal of the statement: the
 // caller undoes more than that.
-func insertText(n int) string {
-	values := "(?" + strings.Repeat(", ?", len(row{})-1) + ")"
-	return "INSERT OR FAIL INTO unavez_outcome (" + insertColumns + ") VALUES " + values + strings.Repeat(", "+values, n-1)
-}
+const insertOutcome = "INSERT OR FAIL INTO unavez_outcome" +
+	" (key, operation, state, attempt, at, expires, forgets, code, unreplayable, version, fingerprint, checksum, header, body) VALUES "
 
 // insertRows writes outcomes, or fails with store.ErrDuplicate. After an error
 // what it has written must be rolled back.
 func (r *raw) insertRows(rows []*row) error {
-	sizes := insertSizes()
-	if r.inserts[0] == "" {
-		for i, n := range sizes {
-			r.inserts[i] = insertText(n)
-		}
+	err := r.insert(insertOutcome, len(rows), func(i int) []driver.Value { return rows[i][:] })
+	if codeOf(err) == codeConstraint {
+		return store.ErrDuplicate
 	}
-	for len(rows) > 0 {
-		i := 0
-		for sizes[i] > 1 && (sizes[i] > len(rows) || heavy(rows[:sizes[i]])) {
-			i++
-		}
-		size := sizes[i]
-		args := r.args[:0]
-		for _, row := range rows[:size] {
-			for _, v := range row {
-				args = append(args, driver.NamedValue{Ordinal: len(args) + 1, Value: v})
-			}
-		}
-		_, err := r.execArgs(context.Background(), r.inserts[i], 1, args)
-		clear(args) // the values are the callers'
-		r.args = args
-		switch {
-		case codeOf(err) == codeConstraint:
-			return store.ErrDuplicate
-		case err != nil:
-			return err
-		}
-		rows = rows[size:]
-	}
-	return nil
-}
-
-// heavy reports whether rows hold more than one statement should copy.
-func heavy(rows []*row) bool {
-	size := 0
-	for _, row := range rows {
-		for _, v := range row[len(row)-2:] { // header and body
-			b, _ := v.([]byte)
-			size += len(b)
-		}
-	}
-	return size > 1<<20
+	return err
 }
 
 // insert writes the outcome. It holds: an attempt ends only with the fence that
@@ -289,8 +244,10 @@ func bytesOf(b []byte) driver.Value {
 }
 
 // forget deletes what is left of an operation's earlier life, if that is over.
+// The entry goes with its outcome: without it, it would not be done.
 func forget(r *raw, key store.Key) error {
 	for _, sql := range [...]string{
+		"DELETE FROM unavez_queue WHERE key = ?1 AND EXISTS (SELECT 1 FROM unavez_outcome WHERE key = ?1 AND forgets <= " + now + ")",
 		"DELETE FROM unavez_outcome WHERE key = ?1 AND forgets <= " + now,
 		"DELETE FROM unavez_tombstone WHERE key = ?1 AND forgets <= " + now,
 		"DELETE FROM unavez_transition WHERE key = ?1 AND NOT EXISTS (SELECT 1 FROM unavez_attempt WHERE key = ?1)",

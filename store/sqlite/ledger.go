@@ -25,7 +25,11 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.Tx],
 		return nil, store.Verdict{State: store.Processing}, nil
 	}
 	u.expect()
-	f, err := s.find(ctx, gate.Key)
+	var f *found
+	err = s.belongs(ctx, gate.Hold)
+	if err == nil {
+		f, err = s.find(ctx, gate.Key)
+	}
 	if err != nil || !f.open(gate.From) {
 		u.unexpect()
 		l.release()
@@ -85,22 +89,36 @@ func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error)
 	}
 	t.ending.end = end
 	var made *store.Outcome
-	u.finish = func(r *raw) (err error) {
-		if end.Unwritten {
-			if u.written() {
-				return store.ErrWrote
-			}
-			if err := u.unwrite(); err != nil {
-				return err
-			}
+	u.finish = func(r *raw) error {
+		if err := u.closes(r, t.ending.gate.Hold, end.Unwritten); err != nil {
+			return err
 		}
-		made, u.outcome, err = t.ending.row(r)
-		return err
+		o, line, err := t.ending.row(r)
+		if err != nil {
+			return err
+		}
+		made, u.outcomes = o, []*row{line}
+		return nil
 	}
 	if err := u.commit(ctx); err != nil {
 		return nil, err
 	}
 	return made, nil
+}
+
+// closes fails where the unit may not commit: it was to have written nothing, or
+// its lane has another holder. The lane comes last: unwrite may have let another
+// worker write.
+func (u *unit) closes(r *raw, hold store.Hold, unwritten bool) error {
+	if unwritten {
+		if u.written() {
+			return store.ErrWrote
+		}
+		if err := u.unwrite(); err != nil {
+			return err
+		}
+	}
+	return belongs(r, hold)
 }
 
 // Rollback gives the unit up; ctx bounds the wait for a statement of it that
@@ -168,7 +186,7 @@ func (s *Store) join(ctx context.Context, tx *sql.Tx, u *unit, gate store.Gate) 
 			return nil, store.Verdict{State: store.Processing}, nil
 		}
 	}
-	f, err := u.find(ctx, s, gate.Key)
+	f, err := u.find(ctx, s, gate)
 	if err != nil || !f.open(gate.From) {
 		l.release()
 		if err != nil {
@@ -212,18 +230,24 @@ func (u *unit) parted() {
 // find reads in the unit when it runs: it then sees everything committed, and
 // what it has written itself. Before its first statement it does not ask for
 // the writer.
-func (u *unit) find(ctx context.Context, s *Store, key store.Key) (*found, error) {
+func (u *unit) find(ctx context.Context, s *Store, gate store.Gate) (*found, error) {
 	u.w.mu.Lock()
 	idle := u.state == unitIdle
 	u.w.mu.Unlock()
 	if idle {
-		return s.find(ctx, key)
+		if err := s.belongs(ctx, gate.Hold); err != nil {
+			return nil, err
+		}
+		return s.find(ctx, gate.Key)
 	}
 	if err := u.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer u.leave()
-	f, err := find(u.w.raw, key)
+	if err := belongs(u.w.raw, gate.Hold); err != nil {
+		return nil, u.failed(err)
+	}
+	f, err := find(u.w.raw, gate.Key)
 	if err != nil && !errors.Is(err, store.ErrDamaged) {
 		err = u.failed(err)
 	}
@@ -274,9 +298,13 @@ func (u *unit) insert(ctx context.Context, e *ending) (made *store.Outcome, err 
 		return nil, err
 	}
 	defer u.leave()
-	if e.end.Unwritten && u.written() {
+	if err = belongs(u.w.raw, e.gate.Hold); err == nil && e.end.Unwritten && u.written() {
 		err = store.ErrWrote
-	} else if err = u.note(text{}, false); err == nil {
+	}
+	if err == nil {
+		err = u.note(text{}, false)
+	}
+	if err == nil {
 		made, err = e.insert(u.w.raw)
 	}
 	if err == nil {

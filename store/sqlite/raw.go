@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -18,8 +19,8 @@ type raw struct {
 	tick   int64
 	broken bool
 
-	inserts [4]string           // texts of insertRows
-	args    []driver.NamedValue // for insertRows, empty between its calls
+	inserts map[string][4]string // texts of insert
+	args    []driver.NamedValue  // for insert, empty between its calls
 
 	now  int64 // what the database's clock said
 	read time.Time
@@ -240,6 +241,70 @@ func (r *raw) clock() (int64, error) {
 	}
 	r.now, r.read = n, read
 	return n, nil
+}
+
+// insertSizes are how many rows one statement of insert has, largest first.
+func insertSizes() [4]int { return [...]int{64, 16, 4, 1} }
+
+// insert writes n rows in as few statements as can be. head is the statement up
+// to its first row; what may be large in a row stands in its last two places.
+func (r *raw) insert(head string, n int, row func(i int) []driver.Value) error {
+	sizes := insertSizes()
+	for next := 0; next < n; {
+		i := 0
+		for sizes[i] > 1 && (sizes[i] > n-next || heavy(next, sizes[i], row)) {
+			i++
+		}
+		args, columns := r.args[:0], 0
+		for k := range sizes[i] {
+			values := row(next + k)
+			columns = len(values)
+			for _, v := range values {
+				args = append(args, driver.NamedValue{Ordinal: len(args) + 1, Value: v})
+			}
+		}
+		_, err := r.execArgs(context.Background(), r.insertText(head, columns, i), 1, args)
+		clear(args) // the values are the callers'
+		r.args = args
+		if err != nil {
+			return err
+		}
+		next += sizes[i]
+	}
+	return nil
+}
+
+// insertText is the statement of the i-th of insertSizes.
+func (r *raw) insertText(head string, columns, i int) string {
+	texts, ok := r.inserts[head]
+	if !ok {
+		values := "(?" + strings.Repeat(", ?", columns-1) + ")"
+		for i, n := range insertSizes() {
+			texts[i] = head + values + strings.Repeat(", "+values, n-1)
+		}
+		if r.inserts == nil {
+			r.inserts = map[string][4]string{}
+		}
+		r.inserts[head] = texts
+	}
+	return texts[i]
+}
+
+// heavy reports whether rows hold more than one statement should copy.
+func heavy(from, n int, row func(i int) []driver.Value) bool {
+	size := 0
+	for i := range n {
+		values := row(from + i)
+		for _, v := range values[len(values)-2:] {
+			switch v := v.(type) {
+			case []byte:
+				size += len(v)
+			case string:
+				size += len(v)
+			}
+		}
+	}
+	return size > 1<<20
 }
 
 func (r *raw) close() error {

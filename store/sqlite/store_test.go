@@ -133,6 +133,13 @@ func (w *worker) advance(t *testing.T, d time.Duration) {
 	w.exec(t, "UPDATE unavez_tombstone SET forgets = forgets - ?1", ms)
 	w.exec(t, "UPDATE unavez_attempt SET expires = expires - ?1, due = due - ?1, created = created - ?1, changed = changed - ?1", ms)
 	w.exec(t, "UPDATE unavez_transition SET at = at - ?1", ms)
+	w.exec(t, "UPDATE unavez_queue SET arrived = arrived - ?1", ms)
+	w.exec(t, "UPDATE unavez_delivery SET at = at - ?1", ms)
+	w.exec(t, "UPDATE unavez_quarantine SET arrived = arrived - ?1", ms)
+	w.exec(t, "UPDATE unavez_lane SET expires = expires - ?1", ms)
+	w.exec(t, "UPDATE unavez_worker SET expires = expires - ?1", ms)
+	w.exec(t, "UPDATE unavez_position SET expires = expires - ?1", ms)
+	w.exec(t, "UPDATE unavez_version SET day = day - ?1 / 86400000", ms)
 }
 
 func harness(t *testing.T, drv driver.Driver) storetest.Harness[*sql.Tx] {

@@ -59,16 +59,16 @@ type unit struct {
 	joins   int           // parts of it that a Join has opened and not ended
 
 	// writer.use, once it runs.
-	until   time.Time // its limit
-	group   *group
-	open    []*rows
-	saved   bool  // its savepoint is set
-	writes  bool  // a statement that may write has run, and changes was read before it
-	changes int64 // of the connection before that
-	wrote   bool  // a statement has changed rows
-	unsure  bool  // one has changed none, by its own account, which leaves out what triggers of a view do
-	schema  bool  // it has changed the schema
-	outcome *row  // what it adds to its group's ledger
+	until    time.Time // its limit
+	group    *group
+	open     []*rows
+	saved    bool   // its savepoint is set
+	writes   bool   // a statement that may write has run, and changes was read before it
+	changes  int64  // of the connection before that
+	wrote    bool   // a statement has changed rows
+	unsure   bool   // one has changed none, by its own account, which leaves out what triggers of a view do
+	schema   bool   // it has changed the schema
+	outcomes []*row // what it adds to its group's ledger
 }
 
 func (w *writer) unit(kind unitKind) *unit {
@@ -240,9 +240,7 @@ func (u *unit) release() (*group, error) {
 	u.stop(nil)
 	g := u.group
 	g.units++
-	if u.outcome != nil {
-		g.outcomes = append(g.outcomes, u.outcome)
-	}
+	g.outcomes = append(g.outcomes, u.outcomes...)
 	if u.kind == unitOwn || u.alone {
 		u.w.use.unlock()
 		u.w.flush()

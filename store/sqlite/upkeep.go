@@ -14,23 +14,38 @@ func (s *Store) Purge(ctx context.Context, limit int) (int, error) {
 		return 0, nil
 	}
 	var due int64
+	var entries []over
 	err := s.read(ctx, func(r *raw) (err error) {
+		if entries, err = s.overEntries(r, limit); err != nil || len(entries) > 0 {
+			return err
+		}
 		const text = retentions + " SELECT EXISTS (SELECT 1 FROM retention WHERE EXISTS" +
 			" (SELECT 1 FROM unavez_outcome o WHERE o.expires - o.at = retention.kept AND o.at <= " + now + " - retention.kept))" +
-			" OR EXISTS (SELECT 1 FROM unavez_tombstone WHERE forgets <= " + now + ")"
-		due, err = r.number(text)
+			" OR EXISTS (SELECT 1 FROM unavez_tombstone WHERE forgets <= " + now + ")" +
+			" OR EXISTS (" + strayDeliveries + ") OR EXISTS (" + oldVersions + ")"
+		due, err = r.number(text, int64(1), s.strays().Milliseconds(), s.versionDays())
 		return err
 	})
-	if err != nil || due == 0 {
+	if err != nil || due == 0 && len(entries) == 0 {
 		return 0, err
 	}
 	changed := 0
 	err = s.write(ctx, func(r *raw) error {
 		changed = 0
-		if err := purgeOutcomes(r, limit, &changed); err != nil {
-			return err
+		for _, part := range []func(r *raw, limit int) (int, error){
+			func(r *raw, _ int) (int, error) { return len(entries), purgeEntries(r, entries) },
+			purgeOutcomes, purgeTombstones, s.purgeDeliveries, s.purgeVersions,
+		} {
+			if changed >= limit {
+				break
+			}
+			n, err := part(r, limit-changed)
+			if err != nil {
+				return err
+			}
+			changed += n
 		}
-		return purgeTombstones(r, limit-changed, &changed)
+		return nil
 	})
 	return changed, err
 }
@@ -61,11 +76,12 @@ type over struct {
 }
 
 // purgeOutcomes turns results into tombstones, or deletes them where the
-// identity's time is over too. A gate sees the one row or the other.
-func purgeOutcomes(r *raw, limit int, changed *int) error {
+// identity's time is over too. A gate sees the one row or the other. An entry of
+// that key goes with them: without an outcome it would not be done.
+func purgeOutcomes(r *raw, limit int) (int, error) {
 	all, err := kept(r)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var rows []over
 	for _, ms := range all {
@@ -77,7 +93,7 @@ func purgeOutcomes(r *raw, limit int, changed *int) error {
 			return nil
 		})
 		if err != nil {
-			return err
+			return 0, err
 		}
 	}
 	for _, o := range rows {
@@ -85,18 +101,24 @@ func purgeOutcomes(r *raw, limit int, changed *int) error {
 			const text = "INSERT INTO unavez_tombstone (key, forgets, short) VALUES (?1, ?2, ?3)" +
 				" ON CONFLICT (key) DO UPDATE SET forgets = excluded.forgets, short = excluded.short"
 			if _, err := r.exec(text, o.key[:], o.forgets, bytesOf(o.short)); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		if _, err := r.exec("DELETE FROM unavez_outcome WHERE id = ?1", o.id); err != nil {
-			return err
+			return 0, err
 		}
 		if err := purgeHistory(r, o.key); err != nil {
-			return err
+			return 0, err
 		}
-		*changed++
+		n, err := r.exec("DELETE FROM unavez_queue WHERE key = ?1", o.key[:])
+		if err == nil && n != 0 {
+			_, err = r.exec("DELETE FROM unavez_delivery WHERE key = ?1", o.key[:])
+		}
+		if err != nil {
+			return 0, err
+		}
 	}
-	return nil
+	return len(rows), nil
 }
 
 // purgeHistory deletes what is kept beside an outcome that goes. An unfinished
@@ -113,14 +135,10 @@ func purgeHistory(r *raw, key store.Key) error {
 	return nil
 }
 
-func purgeTombstones(r *raw, limit int, changed *int) error {
-	if limit <= 0 {
-		return nil
-	}
+func purgeTombstones(r *raw, limit int) (int, error) {
 	const text = "DELETE FROM unavez_tombstone WHERE key IN (SELECT key FROM unavez_tombstone WHERE forgets <= " + now + " ORDER BY forgets LIMIT ?1)"
 	n, err := r.exec(text, int64(limit))
-	*changed += int(n)
-	return err
+	return int(n), err
 }
 
 // Expire leaves out operations whose lock is held: who holds it decides.

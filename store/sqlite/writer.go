@@ -312,22 +312,30 @@ func (w *writer) lose(cause error) {
 	}
 }
 
-// glance looks for an operation on the writer's connection, if that has nothing
-// to do: what it wrote last is still in its memory, where a reader's is empty
-// after every commit. Whatever goes wrong, the caller reads elsewhere.
-func (w *writer) glance(key store.Key) *found {
+// idle calls look with the writer's connection, if that has nothing to do: what
+// it wrote last is still in its memory, where a reader's is empty after every
+// commit.
+func (w *writer) idle(look func(r *raw)) bool {
 	if !w.use.try() {
-		return nil
+		return false
 	}
 	defer w.use.unlock()
 	if w.raw == nil || w.group != nil || w.c.closed.Load() {
-		return nil // an open group shows what is not committed
+		return false // an open group shows what is not committed
 	}
 	w.raw.forget(w.c.schema.Load())
-	f, err := find(w.raw, key)
-	if err != nil {
-		return nil
-	}
+	look(w.raw)
+	return true
+}
+
+// glance looks for an operation on the writer's connection. Whatever goes wrong,
+// the caller reads elsewhere.
+func (w *writer) glance(key store.Key) (f *found) {
+	w.idle(func(r *raw) {
+		if found, err := find(r, key); err == nil {
+			f = found
+		}
+	})
 	return f
 }
 
