@@ -42,6 +42,12 @@ func newSchemas(texts map[string][]byte) (*schemas, error) {
 	return s, errors.Join(faults...)
 }
 
+// CheckSchema says whether a text can be a schema of [Source.Schemas].
+func CheckSchema(text []byte) error {
+	_, err := compileSchema(text)
+	return err
+}
+
 func compileSchema(text []byte) (*jsonschema.Schema, error) {
 	if err := exact.Check(text); err != nil {
 		return nil, err

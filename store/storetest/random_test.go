@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/unavez/unavez/internal/difference"
 )
 
 func TestASeedNamesOneList(t *testing.T) {
@@ -69,13 +67,13 @@ func TestAFaultIsCutDownToAFewLines(t *testing.T) {
 	run := func(list []action) ([]string, []string) {
 		return transcript(list, forgetful{newModel()}), transcript(list, newModel())
 	}
-	differs := func(list []action) bool { return difference.At(run(list)) >= 0 }
+	differs := func(list []action) bool { return differ(run(list)) >= 0 }
 	list, _ := plan(1, randomLength)
-	at := difference.At(run(list))
+	at := differ(run(list))
 	if at < 0 {
 		t.Fatal("the list does not meet the fault")
 	}
-	short := difference.Shrink(list[:at+1], permitted, differs)
+	short := shrink(list[:at+1], differs)
 	if !differs(short) {
 		t.Fatal("the short list does not meet the fault")
 	}

@@ -259,7 +259,7 @@ func (c *checker) effectTiming(path string, e *Effect) {
 	set(&e.Limit, unavez.DefaultLimit)
 	set(&e.Lease, unavez.DefaultLease)
 	within(c, at, e.Retention, unavez.MinRetention, unavez.MaxRetention)
-	within(c, path+".tombstone", e.Tombstone, 0, unavez.MaxRetention)
+	within(c, path+".tombstone", e.Tombstone, time.Second, unavez.MaxRetention)
 	within(c, path+".limit", e.Limit, time.Millisecond, unavez.MaxLimit)
 	within(c, path+".lease", e.Lease, time.Second, unavez.MaxLease)
 	switch {

@@ -101,7 +101,9 @@ func (c *checker) alerts(a *Alerts) {
 	c.headers("alerts.headers", a.Headers)
 	set(&a.Timeout, DefaultAlertTimeout)
 	within(c, "alerts.timeout", a.Timeout, 100*time.Millisecond, time.Minute)
-	within(c, "alerts.silence", a.Silence, 0, maxSilence)
+	if a.Silence != 0 {
+		within(c, "alerts.silence", a.Silence, minSilence, maxSilence)
+	}
 	for i, kind := range a.Kinds {
 		c.word(fmt.Sprintf("alerts.kinds[%d]", i), kind, Kinds()...)
 	}
@@ -129,7 +131,7 @@ func (c *checker) inboxOptions(o *Inbox) {
 	within(c, "inbox.poll", o.Poll, time.Millisecond, time.Minute)
 	within(c, "inbox.concurrency", o.Concurrency, 1, 1000)
 	within(c, "inbox.window", o.Window, 1, 100_000)
-	within(c, "inbox.tombstone", o.Tombstone, 0, unavez.MaxRetention)
+	within(c, "inbox.tombstone", o.Tombstone, time.Second, unavez.MaxRetention)
 	if o.Retention != 0 {
 		within(c, "inbox.retention", o.Retention, unavez.MinRetention, unavez.MaxRetention)
 	}
@@ -160,7 +162,8 @@ const (
 	DefaultRetryAge       = 3 * 24 * time.Hour
 	DefaultFetchTimeout   = 10 * time.Second
 	DefaultReconcile      = 5 * time.Minute
-	DefaultOverlap        = 15 * time.Minute
+	DefaultOverlap        = 10 * time.Minute
+	DefaultListTimeout    = 30 * time.Second
 	DefaultAlertTimeout   = 10 * time.Second
 )
 

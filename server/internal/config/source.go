@@ -13,7 +13,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/unavez/unavez/server/internal/answer"
+	"github.com/unavez/unavez/inbox"
+	"github.com/unavez/unavez/internal/exact"
 	"github.com/unavez/unavez/server/internal/rule"
 	"github.com/unavez/unavez/source"
 )
@@ -76,8 +77,8 @@ type Source struct {
 	Rate int `yaml:"rate"`
 	// Fetch is where the resource of a hint is read.
 	Fetch *Fetch `yaml:"fetch"`
-	// Reconcile asks the sender for what was missed.
-	Reconcile *Reconcile `yaml:"reconcile"`
+	// Reconcile are lists of the sender, for what was missed.
+	Reconcile []Reconcile `yaml:"reconcile"`
 
 	// Made is the contract, ready.
 	Made *source.Contract
@@ -183,24 +184,68 @@ type Fetch struct {
 	Timeout time.Duration `yaml:"timeout"`
 }
 
-// Reconcile is how the sender is asked for events that were missed.
+// Reconcile is one list of the sender in which what was never delivered is
+// looked for.
 type Reconcile struct {
+	// Name tells several lists of one source apart.
+	Name string `yaml:"name"`
 	// URL is the base of the API.
 	URL string `yaml:"url"`
 	// Headers of the request.
 	Headers map[string]Secret `yaml:"headers"`
-	// Interval between two rounds.
+	// Interval between two readings.
 	Interval time.Duration `yaml:"interval"`
-	// Overlap is how far a round reaches behind the one before.
+	// Overlap is how far a reading reaches behind the one before.
 	Overlap time.Duration `yaml:"overlap"`
+	// Back is how far back the very first reading goes.
+	Back time.Duration `yaml:"back"`
 	// Timeout of an answer.
 	Timeout time.Duration `yaml:"timeout"`
+	// Store whose orders are listed (nuvemshop).
+	Store string `yaml:"store"`
+	// Hook whose deliveries are listed, as /repos/OWNER/REPO/hooks/ID (github).
+	Hook string `yaml:"hook"`
+	// Types that are asked for; none means all (stripe).
+	Types []string `yaml:"types"`
+	// Undelivered asks for what no endpoint has taken (stripe).
+	Undelivered bool `yaml:"undelivered"`
+	// List describes the list (hmac, token).
+	List *List `yaml:"list"`
+
+	// Listing is the list, ready.
+	Listing *source.Listing
+}
+
+// List is a list that is described here; see source.DescribedListing.
+type List struct {
+	// Path below the base, with {since}.
+	Path string `yaml:"path"`
+	// Since is how the instant is written: rfc3339, unix or unix_ms.
+	Since string `yaml:"since"`
+	// Items is the path of member names to the array.
+	Items string `yaml:"items"`
+	// ID, Type, Subject, Version, Tenant and Time are places of an item.
+	ID      []string `yaml:"id"`
+	Type    string   `yaml:"type"`
+	Subject []string `yaml:"subject"`
+	Version string   `yaml:"version"`
+	Tenant  string   `yaml:"tenant"`
+	Time    string   `yaml:"time"`
+	// Next says how the list goes on: link, number, or a place of the answer.
+	Next string `yaml:"next"`
+	// Parameter that Next counts, or whose value it is.
+	Parameter string `yaml:"parameter"`
+	// Empty are statuses that stand for an empty list.
+	Empty []int `yaml:"empty"`
+	// Pause is the least time between two calls.
+	Pause time.Duration `yaml:"pause"`
 }
 
 // Bounds of a source.
 const (
 	minTolerance = time.Second
 	maxTolerance = time.Hour
+	minSilence   = 10 * time.Second
 	maxSilence   = 90 * 24 * time.Hour
 	minInterval  = time.Second
 	maxInterval  = 24 * time.Hour
@@ -227,13 +272,13 @@ func (c *checker) source(path string, s *Source) {
 	}
 	for kind, text := range s.Schemas {
 		c.pattern(path+".schemas."+kind, kind)
-		if err := compileSchema(text); err != nil {
-			c.fault(path+".schemas."+kind, "%v", err)
+		if err := inbox.CheckSchema([]byte(text)); err != nil {
+			c.fault(path+".schemas."+kind, "no JSON Schema that stands on its own: %s (write one, or ${file:order.schema.json})", schemaFault(err))
 		}
 	}
 	c.mask(path+".mask", s.Mask)
 	s.SubjectRule = c.parts(path+".subject", s.Subject)
-	set(&s.BodyLimit, DefaultBodyLimit)
+	set(&s.BodyLimit, inbox.DefaultBodyLimit)
 	set(&s.PlainLimit, 4*s.BodyLimit)
 	within(c, path+".body_limit", s.BodyLimit, 1<<10, 64<<20)
 	within(c, path+".plain_limit", s.PlainLimit, s.BodyLimit, 256<<20)
@@ -243,12 +288,14 @@ func (c *checker) source(path string, s *Source) {
 	if !c.given(path+".silence") && c.config.Alerts != nil {
 		s.Silence = c.config.Alerts.Silence
 	}
-	within(c, path+".silence", s.Silence, 0, maxSilence)
+	if s.Silence != 0 {
+		within(c, path+".silence", s.Silence, minSilence, maxSilence)
+	}
 	if s.Erase && len(s.Subject) == 0 {
 		c.fault(path+".erase", "needs subject: the parts that name whose data an event holds (write subject: [\"subject[0]\", \"'customers'\", data.customer.id])")
 	}
 	c.fetch(path, s)
-	c.reconcile(path, s)
+	c.lists(path, s)
 }
 
 // tenant checks whom events belong to. It must not be whoever writes the body
@@ -321,7 +368,7 @@ func (c *checker) pattern(path, text string) {
 // mask checks paths into JSON; they may name every element of a list.
 func (c *checker) mask(path string, list []string) {
 	for i, text := range list {
-		if _, err := answer.ParsePath(strings.ReplaceAll(text, "[*]", "[0]")); err != nil {
+		if _, err := exact.ParsePath(text); err != nil {
 			c.fault(fmt.Sprintf("%s[%d]", path, i), "%q is not a path into JSON (write $.customer.email or $.items[*].name)", text)
 		}
 	}
@@ -329,26 +376,6 @@ func (c *checker) mask(path string, list []string) {
 		c.fault(path, "%d paths, at most %d", len(list), maxMask)
 	}
 }
-
-// compileSchema compiles a JSON Schema that stands on its own.
-func compileSchema(text string) error {
-	document, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
-	if err != nil {
-		return errors.New("not JSON (write a JSON Schema, or ${file:order.schema.json})")
-	}
-	compiler := jsonschema.NewCompiler()
-	compiler.UseLoader(refuseLoader{})
-	if err := compiler.AddResource(schemaName, document); err != nil {
-		return fmt.Errorf("no JSON Schema: %s", firstLine(err.Error()))
-	}
-	if _, err := compiler.Compile(schemaName); err != nil {
-		return fmt.Errorf("no JSON Schema that stands on its own: %s", schemaFault(err))
-	}
-	return nil
-}
-
-// schemaName is what a schema is called while it is compiled.
-const schemaName = "urn:unavez:schema"
 
 // schemaFault is one line of what is wrong with a schema: where, if it says so.
 func schemaFault(err error) string {
@@ -361,13 +388,6 @@ func schemaFault(err error) string {
 		inner = inner.Causes[0]
 	}
 	return firstLine(inner.Error())
-}
-
-// refuseLoader loads nothing: a check opens no file and calls nobody.
-type refuseLoader struct{}
-
-func (refuseLoader) Load(string) (any, error) {
-	return nil, errors.New("a $ref to another document is not followed; put it into $defs")
 }
 
 // fetch checks where hints are read.
@@ -419,26 +439,6 @@ func (c *checker) headers(path string, list map[string]Secret) {
 			c.fault(path+"."+name, "is made by the connection itself")
 		}
 	}
-}
-
-func (c *checker) reconcile(path string, s *Source) {
-	at := path + ".reconcile"
-	if s.Reconcile == nil || s.Made == nil {
-		return
-	}
-	if !s.Made.Listed {
-		c.fault(at, "given, but %s cannot be asked for what was missed", s.Contract)
-		return
-	}
-	r := s.Reconcile
-	c.base(at+".url", r.URL)
-	c.headers(at+".headers", r.Headers)
-	set(&r.Interval, DefaultReconcile)
-	set(&r.Overlap, DefaultOverlap)
-	set(&r.Timeout, DefaultFetchTimeout)
-	within(c, at+".interval", r.Interval, minInterval, maxInterval)
-	within(c, at+".overlap", r.Overlap, 0, maxInterval)
-	within(c, at+".timeout", r.Timeout, 100*time.Millisecond, 5*time.Minute)
 }
 
 // paths registers those of the sources beside the routes.
