@@ -123,6 +123,8 @@ func (r *Receiver) stop(ctx context.Context) error {
 // Receipt says what became of a delivery that is durable now. An event that
 // several effects want counts once for each of them.
 type Receipt struct {
+	// New entries, duplicates that changed nothing, and duplicates with another
+	// content, which changed nothing either.
 	New, Duplicates, Conflicts int
 	// Quarantined items, and Ignored events, which no effect wants.
 	Quarantined, Ignored int
