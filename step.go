@@ -143,7 +143,10 @@ func (a *Attempt) finished(name string) (store.Step, bool) {
 // probed before it is run. The probe answers with the step's result (Done), or
 // NotDone, or CannotTell, which leaves the operation unknown. A nil probe
 // declares the call repeatable: the receiver deduplicates by key for longer
-// than the operation is retried. Under the policy Retry nothing is probed.
+// than the operation is retried. Under the policy Retry nothing is probed. A
+// probe whose NotDone counts only when an earlier call can no longer be under way
+// waits for that itself, from [Attempt.Changed], when this attempt started: one
+// that answers CannotTell instead is asked by the next attempt, which starts anew.
 //
 // An error of run is returned as it is; wrap it in [NeverStarted] only when
 // nothing was sent. A lost lease is an error that wraps [store.ErrLeaseLost].

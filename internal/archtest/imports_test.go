@@ -84,7 +84,7 @@ func layers() []layer {
 // outside are the internal packages that helpers does not mean: they stand
 // outside the code that they try. A row that wants one names it.
 func outside() []string {
-	return []string{"internal/archtest/...", "internal/conform/...", "internal/gateway/..."}
+	return []string{"internal/archtest/...", "internal/conform/...", "internal/fault/...", "internal/gateway/..."}
 }
 
 func layerOf(pkg string) (layer, bool) {
@@ -149,6 +149,8 @@ func importTable() rule {
 			importing("cmd/unavez", module, "3"),
 			importing("internal/migrate", module, "3"),
 			importing("internal/migrate", module+"/internal/gateway", "3"),
+			importing("testkit", module+"/internal/fault", "3"),
+			importing("internal/fault", module, "3"),
 			importing("internal/gateway", module+"/store", "3"),
 			importing("internal/conform", module+"/server", "3"),
 			importing("internal/conform", module+"/httpkey", "3"),

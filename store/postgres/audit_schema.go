@@ -44,7 +44,7 @@ type function struct {
 // functionsOf reads the functions that migrations leave behind.
 func functionsOf(all []migration) map[string]function {
 	made := regexp.MustCompile(`(?s)CREATE (?:OR REPLACE )?FUNCTION unavez\.(\w+)\((.*?)AS \$\$(.*?)\$\$|DROP FUNCTION (?:IF EXISTS )?unavez\.(\w+)`)
-	path := regexp.MustCompile(`SET search_path = ([\w, ]+?)\s*$`)
+	set := regexp.MustCompile(`^(\w+) = ([\w, ]+?)\s*$`)
 	out := map[string]function{}
 	for _, m := range all {
 		for _, found := range made.FindAllStringSubmatch(m.sql, -1) {
@@ -62,8 +62,10 @@ func functionsOf(all []migration) map[string]function {
 			if strings.Contains(found[2], "LANGUAGE sql") {
 				f.language = "sql"
 			}
-			if set := path.FindStringSubmatch(found[2]); set != nil {
-				f.settings = "search_path=" + set[1]
+			for i, part := range strings.Split(found[2], " SET ") {
+				if one := set.FindStringSubmatch(part); i > 0 && one != nil {
+					f.settings = strings.TrimPrefix(f.settings+"; "+one[1]+"="+one[2], "; ")
+				}
 			}
 			out[found[1]] = f
 		}
@@ -167,7 +169,7 @@ func (a *auditor) tables(ctx context.Context, tx pgx.Tx) error {
 
 // grant is one right on one thing that unavez_app needs.
 type grant struct {
-	right, column, kind, object string // kind is schema, table or function; object "*" is all of them
+	right, column, kind, object string // kind is schema, table, sequence or function; object "*" is all of them
 }
 
 // text is the statement that gives it.
@@ -176,7 +178,7 @@ func (g grant) text(role string) string {
 	if g.column != "" {
 		right += " (" + g.column + ")"
 	}
-	on := map[string]string{"schema": "SCHEMA ", "table": "", "function": "FUNCTION "}[g.kind] + g.object
+	on := map[string]string{"schema": "SCHEMA ", "table": "", "sequence": "SEQUENCE ", "function": "FUNCTION "}[g.kind] + g.object
 	if g.object == "*" {
 		on = "ALL FUNCTIONS IN SCHEMA unavez"
 	}
@@ -201,6 +203,8 @@ func grantsOf(text string) ([]grant, error) {
 		kind, objects := "table", strings.Split(m[2], ", ")
 		if name, ok := strings.CutPrefix(m[2], "SCHEMA "); ok {
 			kind, objects = "schema", []string{name}
+		} else if name, ok := strings.CutPrefix(m[2], "SEQUENCE "); ok {
+			kind, objects = "sequence", []string{name}
 		} else if m[2] == "ALL FUNCTIONS IN SCHEMA unavez" {
 			kind, objects = "function", []string{"*"}
 		}
@@ -220,7 +224,7 @@ const aclText = `SELECT CASE r.grantee WHEN 0 THEN 'PUBLIC' ELSE r.grantee::regr
 SELECT x.grantee, x.privilege_type, '' AS col, 'schema' AS kind, n.nspname::text AS object, n.nspowner AS owner
     FROM pg_namespace n, aclexplode(n.nspacl) x WHERE n.nspname = 'unavez'
 UNION ALL
-SELECT x.grantee, x.privilege_type, '', 'table', 'unavez.' || c.relname, c.relowner
+SELECT x.grantee, x.privilege_type, '', CASE c.relkind WHEN 'S' THEN 'sequence' ELSE 'table' END, 'unavez.' || c.relname, c.relowner
     FROM pg_class c, aclexplode(c.relacl) x WHERE c.relnamespace = 'unavez'::regnamespace
 UNION ALL
 SELECT x.grantee, x.privilege_type, t.attname, 'table', 'unavez.' || c.relname, c.relowner

@@ -328,6 +328,7 @@ func (d *doctor) missing(ctx context.Context, role string) (statements []string,
 	// By number, since a name is looked up only where the schema may be used.
 	const text = "SELECT CASE WHEN $1 = 'schema' THEN (SELECT pg_catalog.has_schema_privilege(n.oid, $2) FROM pg_catalog.pg_namespace n WHERE n.nspname = 'unavez')" +
 		" WHEN $1 = 'function' THEN (SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(p.oid, $2)) FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'unavez')" +
+		" WHEN $1 = 'sequence' THEN (SELECT pg_catalog.has_sequence_privilege(c.oid, $2) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = $3)" +
 		" WHEN $4 <> '' THEN (SELECT pg_catalog.has_column_privilege(c.oid, $4, $2) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = $3)" +
 		" ELSE (SELECT pg_catalog.has_table_privilege(c.oid, $2) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = $3) END"
 	b := &pgx.Batch{}

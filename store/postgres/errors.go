@@ -25,6 +25,9 @@ const (
 	stateInFlight  = "UV008" // this one and the next two only ahead of a handler's statement
 	stateKnown     = "UV009"
 	stateSlots     = "UV010"
+	stateLane      = "UV011" // this one and the next two of the queue; see migrations/0005_queue.sql
+	stateFull      = "UV012"
+	stateLanes     = "UV013"
 )
 
 // SQLSTATEs of PostgreSQL that matter here:
@@ -117,6 +120,12 @@ func classifyState(pg *pgconn.PgError, err error) error {
 		return &fault{store.ErrConflict, pg.Message, err}
 	case stateLimit, stateIdleTimeout, stateTransactionTimeout:
 		return &fault{store.ErrLimit, pg.Message, err}
+	case stateLane:
+		return &fault{store.ErrLaneLost, pg.Message, err}
+	case stateFull:
+		return &fault{store.ErrFull, pg.Message, err}
+	case stateLanes:
+		return &fault{store.ErrUnavailable, "the number of lanes was changed: start the worker again", err}
 	case stateRing:
 		return &fault{nil, "join at a higher isolation level: run postgres.Migrate with Settings.NoRing", err}
 	case stateUniqueViolation:

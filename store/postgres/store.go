@@ -27,6 +27,10 @@ type Options struct {
 	// nothing behind it runs, and the engine answers with what was found, whatever
 	// the handler makes of that error. Needs READ COMMITTED.
 	Lazy bool
+	// Lanes is how many lanes the queue has, where a program counts on that
+	// number: New refuses a database with another one. 0 takes the database's,
+	// which Settings.Lanes changes.
+	Lanes int
 }
 
 // Store is the ledger, the attempts and the upkeep in one PostgreSQL database.
@@ -36,8 +40,10 @@ type Store struct {
 	pool    *pgxpool.Pool
 	opts    Options
 	seen    atomic.Pointer[texts] // the statements for the layout seen last
-	history                       // what is known of the database's history
-	small   map[string]int64      // a slot of this ring with less bytes is purged row by row
+	fixed   fixed                 // those that do not depend on it
+	lanes   int
+	history                  // what is known of the database's history
+	small   map[string]int64 // a slot of this ring with less bytes is purged row by row
 }
 
 // Compile-time guards.
@@ -48,6 +54,7 @@ var (
 	_ store.Upkeep           = (*Store)(nil)
 	_ store.Incarnated       = (*Store)(nil)
 	_ store.Incarnations     = (*Store)(nil)
+	_ store.Enqueuer[pgx.Tx] = (*Store)(nil)
 )
 
 // smallSlot is the size from which a slot is emptied as a whole.
@@ -60,7 +67,7 @@ func New(pool *pgxpool.Pool, opts *Options) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("postgres store: no pool (open one with pgxpool.New)")
 	}
-	s := &Store{pool: pool, small: map[string]int64{ringOutcome: smallSlot, ringTombstone: smallSlot}}
+	s := &Store{pool: pool, fixed: newFixed(), small: map[string]int64{ringOutcome: smallSlot, ringTombstone: smallSlot}}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -110,9 +117,9 @@ func (s *Store) check(ctx context.Context) error {
 	var l layout
 	var incarnation int64
 	var position string
-	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), slot, live, tombstone_live, ring," +
+	const text = "SELECT (SELECT value FROM unavez.setting WHERE name = 'protocol'), (SELECT value::pg_catalog.int4 FROM unavez.setting WHERE name = 'lanes'), slot, live, tombstone_live, ring," +
 		" pg_catalog.current_setting('server_encoding'), unavez.new_incarnation(false), pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text FROM unavez.ledger"
-	if err := conn.QueryRow(ctx, text).Scan(&spoken, &l.slot, &l.live, &l.tombstone, &l.ring, &encoding, &incarnation, &position); err != nil {
+	if err := conn.QueryRow(ctx, text).Scan(&spoken, &s.lanes, &l.slot, &l.live, &l.tombstone, &l.ring, &encoding, &incarnation, &position); err != nil {
 		return classify(err)
 	}
 	s.statements(l)
@@ -120,6 +127,8 @@ func (s *Store) check(ctx context.Context) error {
 	switch {
 	case spoken != protocol:
 		return fmt.Errorf("postgres store: database follows protocol %q, this program %s: they would not exclude each other's operations", spoken, protocol)
+	case s.opts.Lanes != 0 && s.opts.Lanes != s.lanes:
+		return fmt.Errorf("postgres store: Lanes: %d, but the database has %d: workers would not agree on whose an ordering key is", s.opts.Lanes, s.lanes)
 	case encoding != "UTF8":
 		return fmt.Errorf("postgres store: database has encoding %s, want UTF8", encoding)
 	case s.above() && l.slot >= 0:

@@ -194,6 +194,13 @@ func (d *database) advance(t *testing.T, by time.Duration) {
 		"UPDATE unavez.attempt SET expires = expires - $1::interval, due = due - $1::interval, created = created - $1::interval, changed = changed - $1::interval",
 		"UPDATE unavez.transition SET at = at - $1::interval",
 		"UPDATE unavez.slot SET since = since - $1::interval, until = until - $1::interval",
+		"UPDATE unavez.queue_0 SET arrived = arrived - $1::interval",
+		"UPDATE unavez.queue_1 SET arrived = arrived - $1::interval",
+		"UPDATE unavez.queue_2 SET arrived = arrived - $1::interval",
+		"UPDATE unavez.queue_3 SET arrived = arrived - $1::interval",
+		"UPDATE unavez.queue_slot SET since = since - $1::interval, sealed = sealed - $1::interval",
+		"UPDATE unavez.delivery SET at = at - $1::interval",
+		"UPDATE unavez.quarantine SET arrived = arrived - $1::interval",
 	} {
 		d.exec(t, text, by)
 	}

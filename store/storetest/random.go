@@ -3,11 +3,11 @@ package storetest
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/unavez/unavez/internal/difference"
 	"github.com/unavez/unavez/store"
 )
 
@@ -208,45 +208,20 @@ func random[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
 			t.Parallel()
 			list, want := plan(seed, randomLength)
 			got := Transcript(t, open(t), seed, randomLength)
-			at := differ(got, want)
+			at := difference.At(got, want)
 			if at < 0 {
 				return
 			}
 			differs := func(list []action) bool {
-				return differ(transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())) >= 0
+				return difference.At(transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())) >= 0
 			}
-			list = shrink(list[:at+1], differs)
+			list = difference.Shrink(list[:at+1], permitted, differs)
 			got, want = transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())
-			at = differ(got, want)
+			at = difference.At(got, want)
 			if at < 0 {
 				t.Fatalf("seed %d: the store's answers change from run to run", seed)
 			}
 			t.Fatalf("seed %d: the store differs from the model:\n%s\nmodel: %s", seed, strings.Join(got[:at+1], "\n"), want[at])
 		})
 	}
-}
-
-// differ is the first line in which two transcripts differ, or -1.
-func differ(got, want []string) int {
-	for i := range want {
-		if got[i] != want[i] {
-			return i
-		}
-	}
-	return -1
-}
-
-// shrink leaves out what is not needed to differ, in ever smaller pieces.
-func shrink(list []action, differs func([]action) bool) []action {
-	for size := len(list) / 2; size > 0; size /= 2 {
-		for from := 0; from+size < len(list); {
-			shorter := permitted(slices.Concat(list[:from], list[from+size:]))
-			if len(shorter) < len(list) && differs(shorter) {
-				list = shorter
-			} else {
-				from += size
-			}
-		}
-	}
-	return list
 }

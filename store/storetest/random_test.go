@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/unavez/unavez/internal/difference"
 )
 
 func TestASeedNamesOneList(t *testing.T) {
@@ -67,13 +69,13 @@ func TestAFaultIsCutDownToAFewLines(t *testing.T) {
 	run := func(list []action) ([]string, []string) {
 		return transcript(list, forgetful{newModel()}), transcript(list, newModel())
 	}
-	differs := func(list []action) bool { return differ(run(list)) >= 0 }
+	differs := func(list []action) bool { return difference.At(run(list)) >= 0 }
 	list, _ := plan(1, randomLength)
-	at := differ(run(list))
+	at := difference.At(run(list))
 	if at < 0 {
 		t.Fatal("the list does not meet the fault")
 	}
-	short := shrink(list[:at+1], differs)
+	short := difference.Shrink(list[:at+1], permitted, differs)
 	if !differs(short) {
 		t.Fatal("the short list does not meet the fault")
 	}
