@@ -1,6 +1,7 @@
 // Package wire stands between a client and its server, sees each message of
 // their protocol, and ends the connection at one of them: between two messages,
-// in the middle of one, in order, by a reset, or by silence. Those are all the
+// in the middle of one, in order, by a reset, or by silence of a process or of a
+// whole host. Those are all the
 // faults that a network can cause, so that who tries them at every message of an
 // exchange has tried the network.
 //

@@ -30,13 +30,18 @@ const (
 	// lost with it.
 	Reset
 	// Stall leaves both ends waiting: no byte comes, and no end of the
-	// connection, until the proxy is closed.
+	// connection, until the proxy is closed. It is a host that is there, and a
+	// process that does nothing: bytes and questions of TCP are acknowledged.
 	Stall
+	// Vanish is Stall with a host that is not there: nothing is acknowledged
+	// either. Where the system cannot do that (it is Linux that can), or the
+	// connection is none of TCP, it is Stall.
+	Vanish
 )
 
 // String is the fate's word in reports.
 func (f Fate) String() string {
-	return [...]string{"pass", "hold", "cut", "tear", "reset", "stall"}[f]
+	return [...]string{"pass", "hold", "cut", "tear", "reset", "stall", "vanish"}[f]
 }
 
 // End is one end of a connection.
@@ -302,6 +307,14 @@ func (c *connection) pump(from End) {
 				}
 			}
 			c.close()
+		case Vanish:
+			_ = flush()
+			for _, end := range c.ends {
+				if tcp, ok := end.(*net.TCPConn); ok {
+					vanish(tcp)
+				}
+			}
+			<-c.proxy.closed.Done()
 		case Stall:
 			_ = flush()
 			<-c.proxy.closed.Done()
@@ -315,7 +328,7 @@ func (c *connection) pump(from End) {
 func (c *connection) stalled() bool {
 	c.proxy.mu.Lock()
 	defer c.proxy.mu.Unlock()
-	return c.fate == Stall
+	return c.fate == Stall || c.fate == Vanish
 }
 
 // decide asks the watcher, unless the connection has ended already.
@@ -323,7 +336,7 @@ func (c *connection) decide(m *Message) Fate {
 	c.proxy.mu.Lock()
 	defer c.proxy.mu.Unlock()
 	switch c.fate {
-	case Stall:
+	case Stall, Vanish:
 		return Stall
 	case Cut, Tear, Reset:
 		return Cut

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -189,6 +190,32 @@ func TestEachFateIsWhatItSays(t *testing.T) {
 				t.Errorf("%d sessions, want %d", waiting, want)
 			}
 		})
+	}
+}
+
+// The server finds out that a host is gone, and not that a process is stopped.
+func TestAHostThatIsGoneAnswersNothing(t *testing.T) {
+	t.Parallel()
+	proxy, direct, through := database(t)
+	beside, conn := connect(t, direct), connect(t, through)
+	exec(t, conn, "set application_name = 'lost'; set tcp_keepalives_idle = 1; set tcp_keepalives_interval = 1; set tcp_keepalives_count = 1")
+	fate := wire.Vanish
+	if runtime.GOOS != "linux" {
+		fate = wire.Cut // which is all it can be told there
+	}
+	proxy.Watch(at("client", fate))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := conn.Exec(ctx, "select 1"); err == nil {
+		t.Fatal("a host that is gone has answered")
+	}
+	for late, n := time.Now().Add(limit), 1; n > 0; {
+		if err := beside.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = 'lost'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 && time.Now().After(late) {
+			t.Fatal("the server still has the session")
+		}
 	}
 }
 

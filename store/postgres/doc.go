@@ -19,7 +19,9 @@
 //     with BEGIN, the outcome with COMMIT. With Options.Lazy BEGIN and the gate go
 //     with the handler's first statement, which is one round trip less.
 //   - A key is free again within the limit of its transaction, also when its
-//     worker is stopped or its host is gone.
+//     worker is stopped or its host is gone. A host that goes in the middle of a
+//     trip, between two messages, is found out by TCP within 20 s, or the limit
+//     where that is longer: before version 17 no limit of the server runs there.
 //
 // # Protocol
 //
@@ -67,8 +69,8 @@
 //	committed             outcome is found    outcome is found               outcome is found            Settle finds it
 //	claim                 lease runs out      lease runs out                 one INSERT; the others read ErrCommitUnknown; it ends by expiring
 //	finish of an attempt  lease runs out      fence + 1 wins: ErrLeaseLost   waits, then ErrLeaseLost    as COMMIT
-//	purge, any step       its transaction is  gates go on; other workers do  one purges, the others see  the next purge goes on from
-//	                      undone              not purge meanwhile            its lock and leave          what is committed
+//	purge, any step       its transaction is  gates go on; other workers     one purges, the others see  the next purge goes on from
+//	                      undone              purge again after 10 s         its lock and leave          what is committed
 //	migration             undone whole        others wait                    one after the other         run it again
 //
 // # Where outcomes are

@@ -126,7 +126,11 @@ func (h *history) say() {
 	}
 }
 
-// greet compares the history on a connection that is new.
+// greet compares the history on a connection that is new, and has the server ask
+// whether this host is still there when nothing comes. Between the messages of
+// one trip no time limit of the server's runs before version 17, so that a host
+// that is gone there would keep its locks for as long as TCP believes in it,
+// which is hours by default.
 func (s *Store) greet(ctx context.Context, conn *pgx.Conn) error {
 	session := sessionOf(conn)
 	if session.greeted {
@@ -134,8 +138,11 @@ func (s *Store) greet(ctx context.Context, conn *pgx.Conn) error {
 	}
 	saw := s.look()
 	var position string
-	const text = "SELECT unavez.new_incarnation(false), pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text, pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) ''"
-	if err := conn.QueryRow(ctx, text).Scan(&saw.number, &position, &session.replicated); err != nil {
+	const text = "SELECT unavez.new_incarnation(false), pg_catalog.pg_current_wal_insert_lsn()::pg_catalog.text, pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) ''," +
+		" (SELECT pg_catalog.count(pg_catalog.set_config(name, least(pg_catalog.current_setting(name)::pg_catalog.int4, most)::pg_catalog.text, false))" +
+		" FROM (VALUES ('tcp_keepalives_idle', 10), ('tcp_keepalives_interval', 2), ('tcp_keepalives_count', 5)) AS keepalive(name, most))"
+	var asked int
+	if err := conn.QueryRow(ctx, text).Scan(&saw.number, &position, &session.replicated, &asked); err != nil {
 		return err
 	}
 	saw.position = place(position)
