@@ -169,6 +169,15 @@ func (d *discard) Error() string { return "discarded: " + d.reason }
 // is rolled back and Do returns this error.
 func Discard(reason string) error { return &discard{reason: store.CutReason(reason)} }
 
+// IsDiscard reports whether an error is one of [Discard], and with which reason.
+func IsDiscard(err error) (reason string, ok bool) {
+	var d *discard
+	if !errors.As(err, &d) {
+		return "", false
+	}
+	return d.reason, true
+}
+
 // end is the outcome of a discarded operation.
 func (d *discard) end() store.End {
 	return store.End{State: store.Discarded, Result: Result{Body: []byte(d.reason)}}

@@ -1,0 +1,286 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/store"
+	"github.com/unavez/unavez/store/memory"
+)
+
+// patience bounds what a test waits for.
+const patience = time.Minute
+
+// database is what the workers of a test share.
+type database[Tx any] interface {
+	// open gives another worker's view of it.
+	open(t testing.TB) backend[Tx]
+	// get and set work on the business rows in a transaction.
+	get(ctx context.Context, tx Tx, key string) (string, error)
+	set(ctx context.Context, tx Tx, key, value string) error
+	// rows are the committed ones.
+	rows(t testing.TB) map[string]string
+}
+
+// backend is a store with everything that an inbox asks for.
+type backend[Tx any] interface {
+	store.Ledger[Tx]
+	store.Attempts[Tx]
+	store.Operations
+	store.Queue
+	store.Lanes
+	store.Quarantine
+	store.Enqueuer[Tx]
+	store.Versions[Tx]
+	store.Batches[Tx]
+}
+
+// inMemory is a database in memory.
+type inMemory struct{ *memory.Store }
+
+func (m inMemory) open(testing.TB) backend[*memory.Tx] { return m.Store }
+
+func (m inMemory) get(_ context.Context, tx *memory.Tx, key string) (string, error) {
+	value, _, err := tx.Get(key)
+	return value, err
+}
+
+func (m inMemory) set(_ context.Context, tx *memory.Tx, key, value string) error {
+	return tx.Put(key, value)
+}
+
+func (m inMemory) rows(testing.TB) map[string]string { return m.All() }
+
+// bed is one test's database and workers.
+type bed[Tx any] struct {
+	*testing.T
+	database[Tx]
+	queue backend[Tx] // the test's own view
+
+	mu      sync.Mutex
+	sights  []Sight
+	alerts  []Condition
+	faults  []string
+	workers int
+}
+
+func newBed[Tx any](t *testing.T, db database[Tx]) *bed[Tx] {
+	return &bed[Tx]{T: t, database: db, queue: db.open(t)}
+}
+
+// quick are options under which a worker notices everything soon.
+func quick() *Options {
+	return &Options{Lease: 600 * time.Millisecond, Poll: 10 * time.Millisecond}
+}
+
+// member is one worker of a bed.
+type member[Tx any] struct {
+	*Inbox[Tx]
+	engine *unavez.Engine[Tx]
+}
+
+// worker makes a worker; wrap may be nil.
+func (b *bed[Tx]) worker(opts *Options, wrap func(backend[Tx]) backend[Tx], sources []Source, effects ...Effect[Tx]) *member[Tx] {
+	b.Helper()
+	view := b.open(b.T)
+	if wrap != nil {
+		view = wrap(view)
+	}
+	engine, err := unavez.New[Tx](view, &unavez.Options{SingleTenant: true, CacheSize: -1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.mu.Lock()
+	b.workers++
+	n := b.workers
+	b.mu.Unlock()
+	o := *opts
+	o.Worker = fmt.Sprintf("worker-%d", n)
+	o.Observe, o.Alert = b.observe, b.alerted
+	in, err := New(engine, view, sources, effects, &o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &member[Tx]{in, engine}
+}
+
+// start starts a worker, and stops it with the test.
+func (b *bed[Tx]) start(m *member[Tx]) *member[Tx] {
+	b.Helper()
+	if err := m.Start(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := m.Stop(ctx); err != nil {
+			b.Errorf("stop: %v", err)
+		}
+		if err := m.engine.Close(ctx); err != nil {
+			b.Errorf("close: %v", err)
+		}
+	})
+	return m
+}
+
+func (b *bed[Tx]) observe(s Sight) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sights = append(b.sights, s)
+}
+
+func (b *bed[Tx]) alerted(c Condition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.alerts = append(b.alerts, c)
+}
+
+// fault notes what must not happen, from any goroutine.
+func (b *bed[Tx]) fault(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.faults = append(b.faults, fmt.Sprintf(format, args...))
+}
+
+// sound fails the test if something happened that must not.
+func (b *bed[Tx]) sound() {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, text := range b.faults {
+		if i == 10 {
+			b.Fatalf("and %d more", len(b.faults)-i)
+		}
+		b.Error(text)
+	}
+}
+
+// count is how often something was seen.
+func (b *bed[Tx]) count(what string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sights {
+		if s.What == what {
+			n += s.Count
+		}
+	}
+	return n
+}
+
+// eventually waits for a condition.
+func (b *bed[Tx]) eventually(what string, is func() bool) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			b.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// entry is an entry of its own event; its ordering key is of the given parts.
+func entry(effect, name string, ordering ...string) store.Entry {
+	id := store.Identity{Effect: effect, Parts: []string{"shop", name}}
+	return named(id, id, ordering...)
+}
+
+// named is an entry of an event that names an operation.
+func named(event, operation store.Identity, ordering ...string) store.Entry {
+	name := event.Parts[len(event.Parts)-1]
+	note := store.Note{Event: event, Identity: operation, Ordering: ordering, Source: "shop", Type: "order/paid", ID: []string{name}}
+	return store.Entry{
+		Key: event.Key(), Operation: operation.Key(), Order: note.Order(),
+		Fingerprint: store.Fingerprint{Sum: []byte(name)}, Note: note, Payload: []byte(name),
+	}
+}
+
+// append makes entries durable.
+func (b *bed[Tx]) append(entries ...store.Entry) {
+	b.Helper()
+	for len(entries) > 0 {
+		n := min(len(entries), store.MaxAppend)
+		if _, err := b.queue.Append(b.Context(), store.Arrival{Entries: entries[:n]}); err != nil {
+			b.Fatalf("append: %v", err)
+		}
+		entries = entries[n:]
+	}
+}
+
+// chain is an effect that holds the order of each key by itself: the entries of
+// a key are named "<key>/<n>", and each has to find its predecessor's number in
+// the row of the key.
+func (b *bed[Tx]) chain(name string) Effect[Tx] {
+	return Effect[Tx]{Name: name, Handle: func(ctx context.Context, tx Tx, e *Event) error { return b.link(ctx, tx, e) }}
+}
+
+// link is the handler of chain.
+func (b *bed[Tx]) link(ctx context.Context, tx Tx, e *Event) error {
+	var key string
+	var n int
+	if _, err := fmt.Sscanf(string(e.Data), "%s %d", &key, &n); err != nil {
+		b.fault("event %q: %v", e.Data, err)
+		return nil
+	}
+	last, err := b.get(ctx, tx, "last "+key)
+	if err != nil {
+		return err
+	}
+	if before, _ := strconv.Atoi(last); before != n-1 {
+		b.fault("entry %d of key %s found %q", n, key, last)
+	}
+	return b.set(ctx, tx, "last "+key, strconv.Itoa(n))
+}
+
+// links are the first entries of a key of a chain, from the given number on.
+func links(effect, key string, from, to int) []store.Entry {
+	var all []store.Entry
+	for n := from; n <= to; n++ {
+		e := entry(effect, fmt.Sprintf("%s %d", key, n), key)
+		all = append(all, e)
+	}
+	return all
+}
+
+// linked waits until keys of a chain have come to their ends.
+func (b *bed[Tx]) linked(ends map[string]int) {
+	b.Helper()
+	b.eventually("all entries took effect", func() bool {
+		rows := b.rows(b.T)
+		for key, n := range ends {
+			if rows["last "+key] != strconv.Itoa(n) {
+				return false
+			}
+		}
+		return true
+	})
+	b.sound()
+}
+
+// settled waits until nothing waits in the queue.
+func (b *bed[Tx]) settled() {
+	b.Helper()
+	b.eventually("no blocked row is left", func() bool {
+		rows, err := b.queue.Waiting(b.Context(), nil, store.Place{}, 100)
+		return err == nil && len(rows) == 0
+	})
+}
+
+// each runs a test on every database.
+func each(t *testing.T, onMemory func(t *testing.T, b *bed[*memory.Tx])) {
+	t.Helper()
+	t.Parallel()
+	onMemory(t, newBed(t, database[*memory.Tx](inMemory{memory.New(nil)})))
+}
+
+var _ = maps.Clone[map[string]string]

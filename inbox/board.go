@@ -1,0 +1,525 @@
+package inbox
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/unavez/unavez/store"
+)
+
+// board is what a worker knows of its lanes and of the entries that it has read.
+// It decides what runs next, and what may be forgotten; it does nothing itself.
+// The inbox's mutex guards it.
+type board struct {
+	lanes map[int]*lane
+	turns []*lane // those with ready lines, in the order of their turns
+	later delays  // lines that wait for a time
+	held  int     // items in memory
+	taken int     // counts the lanes that were taken
+
+	drained int              // counts the keys of which nothing waits any more
+	gapped  map[*line]string // lines with gaps, and their effect's name
+}
+
+// lane is one lane that the worker holds, or believes to.
+type lane struct {
+	hold   store.Hold
+	ctx    context.Context // ends when the lane is lost
+	cancel context.CancelFunc
+	lines  map[store.Key]*line
+	ready  []*line
+	turn   bool // it is in board.turns
+	busy   int  // tasks that run for it
+
+	loaded  bool // its blocked rows are known
+	leaving bool // to be handed back as soon as nothing runs
+	lost    bool // nothing of it counts any more
+
+	position string     // everything up to here has been read
+	reading  *reading   // that it takes part in, nil between two
+	segments []*segment // parts of readings with entries that are held, oldest first
+	stored   string     // the cursor that is stored
+
+	// Where the holder before has not handed the lane back, it may have run, when
+	// it was lost, any entry that was the first of its key: a suspect, since it
+	// may be what killed the worker. Suspects run one at a time.
+	number     int  // of the taking; the doubt ends with a reading that goes beyond it
+	catching   bool // it is read for the first time
+	doubt      bool
+	suspects   int // how many more there can be
+	suspecting bool
+	suspended  []*line // suspects that wait for the one that runs
+}
+
+// reading is one walk from cursor to cursor over the entries of some lanes.
+type reading struct {
+	lanes    []*lane
+	since    string
+	until    string
+	after    int64
+	taken    int // board.taken when until was fixed
+	segments map[*lane]*segment
+}
+
+// segment is the part of a reading that is one lane's.
+type segment struct {
+	since   string
+	pending int // entries that are held
+}
+
+// item is an entry in the worker's memory.
+type item struct {
+	entry    store.Entry
+	trait    *trait   // of its effect, nil if there is none of that name
+	segment  *segment // nil if the blocked row of its key covers it
+	fence    int64    // of the attempt that rests, as far as known
+	known    bool     // it may be done, or have an attempt, already
+	alone    bool     // it does not go into a batch
+	gap      bool     // it has a blocked row of its own, since its version came early
+	forced   bool     // a person has released it though its version is early
+	asked    int      // how often it was found to run elsewhere, or to be unknown
+	troubles int      // runs that the store's trouble has ended
+	alert    string   // the kind of the condition that was told of it, "" if none
+}
+
+// line is what waits of one ordering key. It has at most one task at a time.
+type line struct {
+	order store.Key
+	lane  *lane
+	items []*item // by sequence
+	gaps  []*gap  // entries that came early, each with a blocked row of its own
+	check bool    // whether one of the gaps has closed is to be looked at
+	last  string  // the version that took effect last, where gaps matter; "" if not known
+
+	running bool
+	queued  bool      // in lane.ready or lane.suspended
+	until   time.Time // its first entry is not run before; zero is now
+	at      time.Time // when it has its next turn, while it is in board.later
+	index   int       // in board.later, from 1
+	suspect bool      // its first entry is one
+
+	// row is the sequence of the key's blocked row, 0 if there is none. While
+	// paging is set, what comes after the sequence after is in the store only:
+	// the reader passes it by and notes that it did. A row without paging is
+	// to be removed.
+	row    int64
+	paging bool
+	after  int64
+	passed bool
+	rest   *rest      // what the key waits for, nil if nothing
+	debts  []*segment // of entries that were held before the row was seen; pending until it is drained
+}
+
+// rest is what the first entry of a line waits for.
+type rest struct {
+	key, operation store.Key
+	state          store.State
+	fence          int64
+	due            time.Time // when to try again; zero where only a person can move it
+	asked          int       // how often it was asked for in vain
+	alert          string    // the kind of the condition that was told, "" if none
+	stuck          bool      // this worker cannot run it, whatever its state
+}
+
+// gap is an entry that waits for an earlier version.
+type gap struct {
+	sequence       int64
+	key, operation store.Key
+	fence          int64
+	released       bool      // by a person
+	version        string    // "" while not known
+	deadline       time.Time // by the worker's clock; zero while the version is not known, or once it was told
+}
+
+// forgetGap forgets an entry that came early: its row has become another, or is gone.
+func (b *board) forgetGap(l *line, sequence int64) {
+	l.gaps = slices.DeleteFunc(l.gaps, func(g *gap) bool { return g.sequence == sequence })
+	if len(l.gaps) == 0 {
+		delete(b.gapped, l)
+	}
+}
+
+func newBoard() board { return board{lanes: map[int]*lane{}, gapped: map[*line]string{}} }
+
+// line finds the line of an ordering key, or makes it.
+func (ln *lane) line(order store.Key) *line {
+	l := ln.lines[order]
+	if l == nil {
+		l = &line{order: order, lane: ln}
+		ln.lines[order] = l
+	}
+	return l
+}
+
+// arrive takes an entry that was read. It reports whether the entry goes beyond
+// what is held of one key: then the key needs a blocked row for it, and the
+// reading is pending until it has that.
+func (b *board) arrive(ln *lane, rd *reading, e store.Entry, trait *trait, known bool, most int) (over bool) {
+	l := ln.line(e.Order)
+	at, there := l.find(e.Sequence)
+	switch {
+	case there, l.gapOf(e.Sequence) != nil:
+		return false
+	case l.row != 0 && e.Sequence < l.row:
+		// Two transactions that ran at the same time: the later number came first.
+	case l.paging && e.Sequence > l.after:
+		l.passed = true
+		return false
+	case len(l.items) >= most && at == len(l.items):
+		l.paging, l.passed = true, true
+		l.after = l.items[at-1].entry.Sequence
+		if l.row != 0 {
+			return false
+		}
+		rd.segment(ln).pending++
+		return true
+	}
+	if at == 0 {
+		l.until = time.Time{} // whatever it waited for, this one comes before
+	}
+	b.hold(l, &item{entry: e, trait: trait, segment: rd.segment(ln), known: known})
+	if ln.doubt && ln.suspects > 0 && len(l.items) == 1 && !l.running {
+		ln.suspects--
+		l.suspect = true
+	}
+	b.schedule(l)
+	return false
+}
+
+// segment is the part of the reading that is the lane's.
+func (rd *reading) segment(ln *lane) *segment {
+	s := rd.segments[ln]
+	if s == nil {
+		s = &segment{since: rd.since}
+		rd.segments[ln] = s
+		ln.segments = append(ln.segments, s)
+	}
+	return s
+}
+
+// find is the place of a sequence among the items.
+func (l *line) find(sequence int64) (at int, there bool) {
+	return slices.BinarySearchFunc(l.items, sequence, func(it *item, s int64) int { return cmp.Compare(it.entry.Sequence, s) })
+}
+
+func (l *line) gapOf(sequence int64) *gap {
+	for _, g := range l.gaps {
+		if g.sequence == sequence {
+			return g
+		}
+	}
+	return nil
+}
+
+// hold puts an item into its place.
+func (b *board) hold(l *line, it *item) {
+	at, there := l.find(it.entry.Sequence)
+	if there {
+		return
+	}
+	l.items = slices.Insert(l.items, at, it)
+	b.held++
+	if it.segment != nil {
+		it.segment.pending++
+	}
+}
+
+// remove lets go of an item that is done, or has a row of its own.
+func (b *board) remove(l *line, it *item) {
+	if at, there := l.find(it.entry.Sequence); there && l.items[at] == it {
+		b.drop(l, at, at+1)
+	}
+}
+
+// cover lets go of the items from a sequence on: they are behind a blocked row.
+func (b *board) cover(l *line, sequence int64) {
+	at, _ := l.find(sequence)
+	b.drop(l, at, len(l.items))
+}
+
+func (b *board) drop(l *line, from, to int) {
+	for _, it := range l.items[from:to] {
+		b.held--
+		if it.segment != nil {
+			it.segment.pending--
+		}
+	}
+	l.items = slices.Delete(l.items, from, to)
+	if len(l.items) == 0 {
+		l.items = nil
+	}
+}
+
+// covers notes that a blocked row was written for an entry that the line does not
+// hold. The line may have been drained, and forgotten, meanwhile.
+func (b *board) covers(l *line, sequence int64) {
+	now := l.lane.line(l.order)
+	if now.row == 0 {
+		now.row = sequence
+	}
+	b.schedule(now)
+}
+
+// owe lets go of the items of a line whose row was not known: they are read again
+// behind it, in order. Since nobody knows how old the look at that row was, the
+// cursor stays where it is until the line is drained, or has a row for certain.
+func (b *board) owe(l *line) {
+	for _, it := range l.items {
+		if it.segment != nil {
+			it.segment.pending++
+			l.debts = append(l.debts, it.segment)
+		}
+	}
+	b.drop(l, 0, len(l.items))
+}
+
+// pay ends what owe began.
+func (b *board) pay(l *line) {
+	for _, s := range l.debts {
+		s.pending--
+	}
+	l.debts = nil
+}
+
+// mark is the cursor that may be stored for a lane: nothing before it is held.
+func (ln *lane) mark() string {
+	ln.segments = slices.DeleteFunc(ln.segments, func(s *segment) bool {
+		return s.pending == 0 && (ln.reading == nil || ln.reading.segments[ln] != s)
+	})
+	for _, s := range ln.segments {
+		if s.pending > 0 {
+			return s.since
+		}
+	}
+	return ln.position
+}
+
+// idle tells that nothing is left of a line to remember.
+func (l *line) idle() bool {
+	return len(l.items) == 0 && l.row == 0 && !l.paging && len(l.gaps) == 0 && !l.check
+}
+
+// resting tells that the first entry of a line is at rest in the store, and
+// until when; zero is for a person to say.
+func (l *line) resting() (due time.Time, is bool) {
+	if l.rest == nil || len(l.items) > 0 && l.items[0].entry.Sequence < l.row {
+		return time.Time{}, false
+	}
+	return l.rest.due, true
+}
+
+// next tells when a line has something to do; never, if not at all before
+// something happens elsewhere.
+func (l *line) next() (at time.Time, never bool) {
+	if due, is := l.resting(); is {
+		return due, due.IsZero()
+	}
+	if l.check {
+		return l.until, false
+	}
+	return l.until, len(l.items) == 0 && l.row == 0 && !l.paging && l.until.IsZero()
+}
+
+// schedule lets a line have its turn: now, or when its time has come.
+func (b *board) schedule(l *line) {
+	if l.running || l.queued || l.lane.lost {
+		return
+	}
+	at, never := l.next()
+	switch {
+	case at.After(time.Now()):
+		if l.at = at; l.index != 0 {
+			heap.Fix(&b.later, l.index-1)
+		} else {
+			heap.Push(&b.later, l)
+		}
+		return
+	case l.index != 0:
+		heap.Remove(&b.later, l.index-1)
+	}
+	switch {
+	case l.idle():
+		delete(l.lane.lines, l.order)
+	case !never:
+		l.queued = true
+		l.lane.ready = append(l.lane.ready, l)
+		b.queue(l.lane)
+	}
+}
+
+// queue gives a lane a turn.
+func (b *board) queue(ln *lane) {
+	if !ln.turn && len(ln.ready) > 0 {
+		ln.turn = true
+		b.turns = append(b.turns, ln)
+	}
+}
+
+// task is what one goroutine works on.
+type task struct {
+	lane    *lane
+	lines   []*line
+	sizes   []int // of each line, how many of its first items are the batch's; 0 for one that runs singly
+	suspect bool
+}
+
+// maxBatch bounds the entries of one transaction.
+const maxBatch = 50
+
+// pick takes the next task, nil if nothing is ready.
+func (b *board) pick() *task {
+	for len(b.turns) > 0 {
+		ln := b.turns[0]
+		b.turns = b.turns[1:]
+		ln.turn = false
+		if ln.lost || ln.leaving || !ln.loaded {
+			continue
+		}
+		l := b.first(ln)
+		if l == nil {
+			continue
+		}
+		t := &task{lane: ln, lines: []*line{l}, sizes: []int{l.batch(maxBatch)}}
+		if t.sizes[0] > 0 {
+			t.fill()
+		}
+		for _, l := range t.lines {
+			l.queued, l.running = false, true
+		}
+		t.suspect = l.suspect
+		ln.busy++
+		b.queue(ln)
+		return t
+	}
+	return nil
+}
+
+// first takes the first ready line of a lane. A suspect waits for the one that runs.
+func (b *board) first(ln *lane) *line {
+	for len(ln.ready) > 0 {
+		l := ln.ready[0]
+		ln.ready = ln.ready[1:]
+		if !l.suspect {
+			return l
+		}
+		if !ln.suspecting {
+			ln.suspecting = true
+			return l
+		}
+		ln.suspended = append(ln.suspended, l)
+	}
+	return nil
+}
+
+// batch is how many of the line's first items may share a transaction with
+// others, at most n.
+func (l *line) batch(n int) int {
+	if _, is := l.resting(); is || l.suspect || l.check || len(l.gaps) > 0 || len(l.items) == 0 {
+		return 0
+	}
+	first := l.items[0].trait
+	if first == nil || !first.batch {
+		return 0
+	}
+	for i, it := range l.items[:min(n, len(l.items))] {
+		if it.trait != first || it.alone || it.fence != 0 {
+			return i
+		}
+	}
+	return min(n, len(l.items))
+}
+
+// fill adds ready lines of the lane whose first entries are of the same effect.
+func (t *task) fill() {
+	effect, room := t.lines[0].items[0].trait, maxBatch-t.sizes[0]
+	t.lane.ready = slices.DeleteFunc(t.lane.ready, func(l *line) bool {
+		if room == 0 || len(l.items) == 0 || l.items[0].trait != effect {
+			return false
+		}
+		n := l.batch(room)
+		if n == 0 {
+			return false
+		}
+		room -= n
+		t.lines, t.sizes = append(t.lines, l), append(t.sizes, n)
+		return true
+	})
+}
+
+// leave ends a task's hold of its lines.
+func (b *board) leave(t *task) {
+	ln := t.lane
+	ln.busy--
+	for _, l := range t.lines {
+		l.running = false
+		b.schedule(l)
+	}
+	if t.suspect {
+		ln.suspecting = false
+		if len(ln.suspended) > 0 {
+			ln.ready = slices.Insert(ln.ready, 0, ln.suspended[0])
+			ln.suspended = ln.suspended[1:]
+			b.queue(ln)
+		}
+	}
+}
+
+// lose forgets a lane: it has another holder, or none.
+func (b *board) lose(ln *lane) {
+	ln.lost = true
+	ln.cancel()
+	if b.lanes[ln.hold.Lane] == ln {
+		delete(b.lanes, ln.hold.Lane)
+	}
+	for _, l := range ln.lines {
+		b.drop(l, 0, len(l.items))
+		if l.index != 0 {
+			heap.Remove(&b.later, l.index-1)
+		}
+		delete(b.gapped, l)
+	}
+	ln.lines, ln.ready, ln.suspended, ln.segments = map[store.Key]*line{}, nil, nil, nil
+}
+
+// delays are lines by the time that they wait for.
+type delays []*line
+
+func (d delays) Len() int           { return len(d) }
+func (d delays) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
+func (d delays) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].index, d[j].index = i+1, j+1
+}
+
+// Push adds a line; it is called by package heap.
+func (d *delays) Push(x any) {
+	l := x.(*line)
+	*d = append(*d, l)
+	l.index = len(*d)
+}
+
+// Pop removes the last line; it is called by package heap.
+func (d *delays) Pop() any {
+	old := *d
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*d = old[:len(old)-1]
+	l.index = 0
+	return l
+}
+
+// due schedules the lines whose time has come, and says when the next one's does.
+func (b *board) due(now time.Time) (next time.Time, some bool) {
+	for len(b.later) > 0 {
+		l := b.later[0]
+		if l.at.After(now) {
+			return l.at, true
+		}
+		heap.Pop(&b.later)
+		b.schedule(l)
+	}
+	return time.Time{}, false
+}
