@@ -157,9 +157,11 @@ func loserMayNot[Tx any](b *bed[Tx]) {
 	for _, way := range b.ways() {
 		b.must(way.name+" by the new holder", way.try(b.worker(1), e, second))
 	}
-	if _, v, err := b.worker(0).ledger.Begin(b.ctx, gate(e)); err != nil || v.State != store.Free {
-		b.Errorf("Begin without a lane: %v, %v; want it to have nothing to do with lanes", v.State, err)
+	txn, v, err := b.worker(0).ledger.Begin(b.ctx, gate(e))
+	if err != nil || txn == nil {
+		b.Fatalf("Begin without a lane: %v, %v; want it to have nothing to do with lanes", v.State, err)
 	}
+	b.must("Rollback", txn.Rollback(b.ctx))
 }
 
 func formerMayNot[Tx any](b *bed[Tx]) {

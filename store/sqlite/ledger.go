@@ -81,7 +81,7 @@ func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error)
 		return nil, &fault{kind: store.ErrAborted, text: "transaction has ended already"}
 	}
 	t.ended = true
-	defer t.tell()
+	defer t.unit.tell(t.tx)
 	u := t.unit
 	if !u.order() {
 		u.unlock()
@@ -128,7 +128,7 @@ func (t *txn) Rollback(ctx context.Context) error {
 		return nil
 	}
 	t.ended = true
-	defer t.tell()
+	defer t.unit.tell(t.tx)
 	t.unit.order()
 	t.unit.rollback(ctx, &fault{kind: store.ErrAborted, text: "transaction has been rolled back"})
 	return nil
@@ -137,12 +137,12 @@ func (t *txn) Rollback(ctx context.Context) error {
 // tell ends the *sql.Tx, of which only the shell is left. database/sql waits
 // for rows that the handler has left open, after a Scan into sql.RawBytes for
 // ever, and for statements that still run: then nobody waits with it.
-func (t *txn) tell() {
-	if t.unit.calls.Load() == 0 {
-		_ = t.tx.Rollback() // the unit has ended; there is nothing to roll back
+func (u *unit) tell(tx *sql.Tx) {
+	if u.calls.Load() == 0 {
+		_ = tx.Rollback() // the unit has ended; there is nothing to roll back
 		return
 	}
-	go func() { _ = t.tx.Rollback() }()
+	go func() { _ = tx.Rollback() }()
 }
 
 // Join takes the operation's lock for as long as the caller's transaction
@@ -174,7 +174,7 @@ func within(ctx context.Context, tx *sql.Tx, do func(u *unit)) error {
 
 func (s *Store) join(ctx context.Context, tx *sql.Tx, u *unit, gate store.Gate) (*joined, store.Verdict, error) {
 	if u == nil || u.w != &s.c.writer {
-		return nil, store.Verdict{}, errors.New("sqlite store: transaction reads only, or is of another database: open one with BeginTx on the store's database")
+		return nil, store.Verdict{}, foreignUnit()
 	}
 	var l *lock
 	if !s.c.gate.owns(gate.Key, u) {
@@ -203,6 +203,11 @@ func (s *Store) join(ctx context.Context, tx *sql.Tx, u *unit, gate store.Gate) 
 		j.ending.fence, j.ending.attempt = a.Fence, a.Fence+1
 	}
 	return j, f.verdict, nil
+}
+
+// foreignUnit is for a transaction that this store cannot write in.
+func foreignUnit() error {
+	return errors.New("sqlite store: transaction reads only, or is of another database: open one with BeginTx on the store's database")
 }
 
 // joining opens a part of the unit, with its lock if it needed one.

@@ -109,3 +109,15 @@ const (
 	behind = "SELECT sequence AS id FROM unavez_blocked" +
 		" UNION SELECT f.id FROM unavez_blocked b CROSS JOIN unavez_queue f ON f.ordering = b.ordering AND f.id > b.sequence WHERE b.gap = 0"
 )
+
+// used is how much of the room is taken, 0 to 1.
+func (m *room) used(r *raw) (float64, error) {
+	if m.stale() {
+		if err := m.count(r); err != nil {
+			return 0, err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return min(1, float64(m.undone)/float64(max(1, m.limit))), nil
+}
