@@ -360,7 +360,13 @@ func smallestWaits[Tx any](b *bed[Tx]) {
 	l.waits(0, 3)
 	l.unblock(1) // has no row any more
 	l.waits(0, 3)
+	b.done(b.worker(0), l.entries[0])
+	l.waits(0, 3)          // until somebody looks
+	l.block(2, false, nil) // what is done gives way to what waits now
+	l.waits(2, 3)
 	l.unblock(0)
+	l.waits(2, 3)
+	l.unblock(2)
 	l.waits(3)
 }
 

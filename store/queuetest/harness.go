@@ -70,6 +70,12 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
 			test.run(newBed(t, open(t)))
 		})
 	}
+	if len(sample.Absent) == 0 {
+		t.Run("a random list of operations gives the model's transcript", func(t *testing.T) {
+			t.Parallel()
+			random(t, open)
+		})
+	}
 }
 
 func tests[Tx any]() []test[Tx] {
