@@ -22,6 +22,7 @@ func blockTests[Tx any]() []test[Tx] {
 		{name: "an attempt that has moved is not written over", wants: attempts, run: blockedConflict[Tx]},
 		{name: "an operation that has ended or runs gets no attempt at rest", run: blockedEnded[Tx]},
 		{name: "an ordering key has one row, of its smallest waiting sequence", run: smallestWaits[Tx]},
+		{name: "a blocked row gives way once its entry is done", wants: []string{"Operations"}, run: rowGivesWay[Tx]},
 		{name: "every entry that waits for an earlier version has its row", run: gaps[Tx]},
 		{name: "blocking again after a lost answer leaves one row and one attempt", needs: losesAnswers[Tx], run: blockedLost[Tx]},
 		{name: "blocked rows outlive their holder, and only the new one changes them", run: blockedSurvive[Tx]},
@@ -368,6 +369,23 @@ func smallestWaits[Tx any](b *bed[Tx]) {
 	l.waits(2, 3)
 	l.unblock(2)
 	l.waits(3)
+}
+
+func rowGivesWay[Tx any](b *bed[Tx]) {
+	l := b.line(event("0", "x"), event("1", "x"), event("2", "x"))
+	l.block(0, false, l.resting(0, 0, 1, store.Dead, 0))
+	l.block(1, false, nil) // stays: the first one still waits
+	l.waits(0)
+	b.must("Discard", b.worker(1).ops.Discard(b.ctx, store.Action{Key: l.entries[0].Operation, Actor: "ana", Reason: "r"}, retention, tombstone))
+	if row := l.waits(0)[0]; !row.Done {
+		b.Errorf("the row of a discarded entry: %+v", row)
+	}
+	l.block(2, false, l.resting(2, 0, 1, store.Retryable, time.Hour))
+	if row := l.waits(2)[2]; row.State != store.Retryable {
+		b.Errorf("the row that has moved on: %+v", row)
+	}
+	l.unblock(0) // has no row any more
+	l.waits(2)
 }
 
 func gaps[Tx any](b *bed[Tx]) {
