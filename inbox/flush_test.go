@@ -75,8 +75,8 @@ func (r *recorder) Append(_ context.Context, in store.Arrival) ([]store.Appended
 	return said, nil
 }
 
-// entry is one of an ordering key.
-func entry(order, name string) store.Entry {
+// ordered is one of an ordering key.
+func ordered(order, name string) store.Entry {
 	id := store.Identity{Tenant: "t", Effect: "e", Parts: []string{name}}
 	note := store.Note{Event: id, Identity: id, Ordering: []string{order}}
 	return store.Entry{Key: id.Key(), Operation: id.Key(), Order: note.Order(), Note: note, Payload: []byte(name)}
@@ -90,7 +90,7 @@ func TestALoneArrivalGoesAtOnceAndOthersShareACommit(t *testing.T) {
 		began := time.Now()
 		send := func(name string) {
 			all.Go(func() {
-				if said, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{entry(name, name)}}); err != nil || len(said) != 1 {
+				if said, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{ordered(name, name)}}); err != nil || len(said) != 1 {
 					t.Errorf("%s: %v, %v", name, said, err)
 				}
 			})
@@ -120,7 +120,7 @@ func TestAFullGroupDoesNotWait(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 13 {
 			all.Go(func() {
-				_, _ = f.append(t.Context(), store.Arrival{Entries: []store.Entry{entry(fmt.Sprint(i), fmt.Sprint(i))}})
+				_, _ = f.append(t.Context(), store.Arrival{Entries: []store.Entry{ordered(fmt.Sprint(i), fmt.Sprint(i))}})
 			})
 			synctest.Wait()
 		}
@@ -143,7 +143,7 @@ func TestALaneIsInOneFlushAndKeepsItsOrder(t *testing.T) {
 		for i := range arrivals {
 			in := store.Arrival{}
 			for n := range 1 + random.IntN(3) {
-				in.Entries = append(in.Entries, entry(fmt.Sprint(random.IntN(20)), fmt.Sprintf("%06d-%d", i, n)))
+				in.Entries = append(in.Entries, ordered(fmt.Sprint(random.IntN(20)), fmt.Sprintf("%06d-%d", i, n)))
 			}
 			all.Go(func() {
 				if _, err := f.append(t.Context(), in); err != nil {
@@ -188,7 +188,7 @@ func TestAnArrivalThatTheStoreCannotTakeStandsForItself(t *testing.T) {
 		var all sync.WaitGroup
 		for _, name := range []string{"lone", "a", "poison", "b"} {
 			all.Go(func() {
-				_, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{entry(name, name)}})
+				_, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{ordered(name, name)}})
 				if (err != nil) != (name == "poison") {
 					t.Errorf("%s: %v", name, err)
 				}
@@ -209,14 +209,14 @@ func TestALostAnswerOfTheCommitIsAskedForAgain(t *testing.T) {
 	}{{1, true, 1, true}, {1, false, 1, true}, {2, true, 1, false}, {2, false, 0, false}} {
 		q := &failing{Queue: memory.New(nil), err: store.ErrCommitUnknown, times: tc.times, after: tc.after}
 		f := newFlusher(q, time.Millisecond, 500)
-		_, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{entry("a", "a")}})
+		_, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{ordered("a", "a")}})
 		if (err == nil) != tc.ok || err != nil && !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 		if q.calls != 2 {
 			t.Errorf("%+v: %d appends", tc, q.calls)
 		}
-		said, err := q.Queue.Append(t.Context(), store.Arrival{Entries: []store.Entry{entry("a", "a")}})
+		said, err := q.Queue.Append(t.Context(), store.Arrival{Entries: []store.Entry{ordered("a", "a")}})
 		if err != nil || (said[0] == store.Duplicate) != (tc.want == 1) {
 			t.Errorf("%+v: stored as %v, %v", tc, said, err)
 		}
@@ -230,17 +230,17 @@ func TestACallerGivesUpAndTheFlushGoesOn(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		_, err := f.append(ctx, store.Arrival{Entries: []store.Entry{entry("a", "in the air")}})
+		_, err := f.append(ctx, store.Arrival{Entries: []store.Entry{ordered("a", "in the air")}})
 		if !errors.Is(err, store.ErrUnavailable) || time.Since(began) != time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		// Of the same lane: it waits, and its caller goes before it is sent.
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := f.append(ctx, store.Arrival{Entries: []store.Entry{entry("a", "dropped")}}); !errors.Is(err, store.ErrUnavailable) {
+		if _, err := f.append(ctx, store.Arrival{Entries: []store.Entry{ordered("a", "dropped")}}); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("the second: %v", err)
 		}
-		if _, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{entry("a", "third")}}); err != nil {
+		if _, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{ordered("a", "third")}}); err != nil {
 			t.Errorf("the third: %v", err)
 		}
 		if len(r.groups) != 2 || r.groups[0][0].Note.Event.Parts[0] != "in the air" || r.groups[1][0].Note.Event.Parts[0] != "third" || len(r.groups[1]) != 1 {
@@ -253,11 +253,12 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{took: time.Hour, lanes: 1}
 		f := newFlusher(r, time.Millisecond, 500)
+		f.room = 5
 		var all sync.WaitGroup
 		refused := 0
-		for i := range maxWaiting + 3 {
+		for i := range f.room + 3 {
 			all.Go(func() {
-				if _, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{entry("a", fmt.Sprint(i))}}); err != nil {
+				if _, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{ordered("a", fmt.Sprint(i))}}); err != nil {
 					if !errors.Is(err, store.ErrUnavailable) {
 						t.Error(err)
 					}
@@ -267,7 +268,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		if refused != 2 {
-			t.Errorf("%d refused, want 2: one is in the air and %d wait", refused, maxWaiting)
+			t.Errorf("%d refused, want 2: one is in the air and %d wait", refused, f.room)
 		}
 		large := store.Arrival{Quarantined: []store.Quarantined{{Payload: make([]byte, maxWaitingBytes)}}}
 		if _, err := f.append(t.Context(), large); !errors.Is(err, errCrowded) {
@@ -284,7 +285,7 @@ func TestClosingWaitsForWhatIsThere(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
-				if _, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{entry("a", fmt.Sprint(i))}}); err != nil {
+				if _, err := f.append(t.Context(), store.Arrival{Entries: []store.Entry{ordered("a", fmt.Sprint(i))}}); err != nil {
 					t.Error(err)
 				}
 			})
