@@ -303,7 +303,7 @@ func readNuvemshopOrders(store string, call Call, a Answer) (Page, error) {
 				continue
 			}
 			hint := &Event{Type: kind.name, Tenant: store, Subject: []string{store, "order", id}, Hint: true}
-			e, err := contract.Fetched(hint, "application/json", raw)
+			e, err := contract.fetched(hint, "application/json", raw)
 			if err != nil {
 				return Page{}, err
 			}
