@@ -101,23 +101,6 @@ func (g *gate) accepts(e *Event) *bad {
 	return nil
 }
 
-// eventOf is an event of a source as effects see it, or what keeps it in
-// quarantine.
-func (r *Receiver) eventOf(name string, in *source.Event) (*Event, *store.Quarantined, error) {
-	g := r.sources[name]
-	if g == nil {
-		return nil, nil, fmt.Errorf("source %q is not configured", name)
-	}
-	e, wrong := g.event(in)
-	if wrong == nil {
-		wrong = g.accepts(e)
-	}
-	if wrong != nil {
-		return e, r.keep(g, e, wrong), nil
-	}
-	return e, nil, nil
-}
-
 // entriesOf returns the entries that an event makes, one for each effect that
 // wants it, with the payload masked; or the quarantined item that it is instead.
 // Neither: no effect wants it. The event has its Source and Tenant, and is not
