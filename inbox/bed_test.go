@@ -189,8 +189,8 @@ func (b *bed[Tx]) eventually(what string, is func() bool) {
 	}
 }
 
-// entry is an entry of its own event; its ordering key is of the given parts.
-func entry(effect, name string, ordering ...string) store.Entry {
+// queued is an entry of its own event; its ordering key is of the given parts.
+func queued(effect, name string, ordering ...string) store.Entry {
 	id := store.Identity{Effect: effect, Parts: []string{"shop", name}}
 	return named(id, id, ordering...)
 }
@@ -246,7 +246,7 @@ func (b *bed[Tx]) link(ctx context.Context, tx Tx, e *Event) error {
 func links(effect, key string, from, to int) []store.Entry {
 	var all []store.Entry
 	for n := from; n <= to; n++ {
-		e := entry(effect, fmt.Sprintf("%s %d", key, n), key)
+		e := queued(effect, fmt.Sprintf("%s %d", key, n), key)
 		all = append(all, e)
 	}
 	return all
@@ -274,6 +274,21 @@ func (b *bed[Tx]) settled() {
 		rows, err := b.queue.Waiting(b.Context(), nil, store.Place{}, 100)
 		return err == nil && len(rows) == 0
 	})
+}
+
+// dump logs what a worker knows, and what is stored.
+func (b *bed[Tx]) dump(in *Inbox[Tx]) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	b.Logf("worker %s: phase %d, %d lanes, %d held, %d run, %d turns, main %+v, %d lags, %d spilled", in.opts.Worker, in.phase, len(in.board.lanes), in.board.held, in.running, len(in.board.turns), in.reader.main, len(in.reader.lags), len(in.reader.spill))
+	for _, ln := range in.board.lanes {
+		for _, l := range ln.lines {
+			b.Logf("  lane %d/%d loaded %v leaving %v catching %v doubt %v busy %d position %q: line %s %d items row %d paging %v after %d rest %+v until %v running %v queued %v index %d suspect %v gaps %d check %v",
+				ln.hold.Lane, ln.hold.Epoch, ln.loaded, ln.leaving, ln.catching, ln.doubt, ln.busy, ln.position, l.order, len(l.items), l.row, l.paging, l.after, l.rest, time.Until(l.until), l.running, l.queued, l.index, l.suspect, len(l.gaps), l.check)
+		}
+	}
+	rows, err := b.queue.Waiting(context.Background(), nil, store.Place{}, 20)
+	b.Logf("  waiting %v: %+v", err, rows)
 }
 
 // each runs a test on every database.

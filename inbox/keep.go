@@ -37,15 +37,22 @@ func (in *Inbox[Tx]) keepOnce(ctx context.Context) error {
 	}
 	in.mu.Lock()
 	marks, sent := in.marks()
+	leaving := in.phase >= stopping
 	in.mu.Unlock()
+	if leaving && len(marks) == 0 {
+		return nil
+	}
 	limited, cancel := context.WithTimeout(ctx, max(in.opts.Lease/2, minLease))
 	defer cancel()
-	share, err := in.store.Keep(limited, store.Keeping{Worker: in.opts.Worker, Lease: in.opts.Lease, Marks: marks})
+	share, err := in.store.Keep(limited, store.Keeping{Worker: in.opts.Worker, Lease: in.opts.Lease, Marks: marks, Leaving: leaving})
 	if err != nil {
 		return err
 	}
 	in.mu.Lock()
 	in.share(share, sent)
+	if !leaving {
+		in.spare(share.Spare)
+	}
 	in.mu.Unlock()
 	if err := in.loadRows(ctx); err != nil {
 		return err
@@ -91,7 +98,6 @@ func (in *Inbox[Tx]) share(s store.Share, sent map[*lane]string) {
 			in.lose(ln)
 		}
 	}
-	in.spare(s.Spare)
 }
 
 // take begins to hold a lane. Nothing of it runs before its blocked rows are
