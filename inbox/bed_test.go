@@ -3,7 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"maps"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -63,6 +63,8 @@ type bed[Tx any] struct {
 	database[Tx]
 	queue backend[Tx] // the test's own view
 
+	patience time.Duration
+
 	mu      sync.Mutex
 	sights  []Sight
 	alerts  []Condition
@@ -71,13 +73,16 @@ type bed[Tx any] struct {
 }
 
 func newBed[Tx any](t *testing.T, db database[Tx]) *bed[Tx] {
-	return &bed[Tx]{T: t, database: db, queue: db.open(t)}
+	return &bed[Tx]{T: t, database: db, queue: db.open(t), patience: patience}
 }
 
 // quick are options under which a worker notices everything soon.
 func quick() *Options {
 	return &Options{Lease: 600 * time.Millisecond, Poll: 10 * time.Millisecond}
 }
+
+// calm are options for tests in which hours pass on a clock of their own.
+func calm() *Options { return &Options{Lease: 30 * time.Second, Poll: 2 * time.Second} }
 
 // member is one worker of a bed.
 type member[Tx any] struct {
@@ -176,7 +181,7 @@ func (b *bed[Tx]) count(what string) (n int) {
 // eventually waits for a condition.
 func (b *bed[Tx]) eventually(what string, is func() bool) {
 	b.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(b.patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -276,6 +281,27 @@ func (b *bed[Tx]) settled() {
 	})
 }
 
+// watchHeld watches how many entries a worker holds; the returned function ends
+// that and says how many it were at most.
+func (m *member[Tx]) watchHeld(ctx context.Context) func() int {
+	ctx, cancel := context.WithCancel(ctx)
+	most := make(chan int)
+	go func() {
+		n := 0
+		for ctx.Err() == nil {
+			m.mu.Lock()
+			n = max(n, m.board.held)
+			m.mu.Unlock()
+			runtime.Gosched()
+		}
+		most <- n
+	}()
+	return func() int {
+		cancel()
+		return <-most
+	}
+}
+
 // dump logs what a worker knows, and what is stored.
 func (b *bed[Tx]) dump(in *Inbox[Tx]) {
 	in.mu.Lock()
@@ -291,11 +317,3 @@ func (b *bed[Tx]) dump(in *Inbox[Tx]) {
 	b.Logf("  waiting %v: %+v", err, rows)
 }
 
-// each runs a test on every database.
-func each(t *testing.T, onMemory func(t *testing.T, b *bed[*memory.Tx])) {
-	t.Helper()
-	t.Parallel()
-	onMemory(t, newBed(t, database[*memory.Tx](inMemory{memory.New(nil)})))
-}
-
-var _ = maps.Clone[map[string]string]

@@ -82,6 +82,7 @@ type item struct {
 	forced   bool     // a person has released it though its version is early
 	asked    int      // how often it was found to run elsewhere, or to be unknown
 	troubles int      // runs that the store's trouble has ended
+	aborts   int      // runs that the database has given up
 	alert    string   // the kind of the condition that was told of it, "" if none
 }
 

@@ -119,7 +119,7 @@ func storm[Tx any](b *bed[Tx], w *weather, batch bool) {
 	}
 	stop := make(chan struct{})
 	var chaos sync.WaitGroup
-	calm := sync.OnceFunc(func() {
+	settle := sync.OnceFunc(func() {
 		close(stop)
 		chaos.Wait()
 		if b.Failed() {
@@ -131,7 +131,7 @@ func storm[Tx any](b *bed[Tx], w *weather, batch bool) {
 			end(l)
 		}
 	})
-	defer calm()
+	defer settle()
 	chaos.Go(func() {
 		for {
 			timer := time.NewTimer(w.float() / 3)
@@ -177,5 +177,5 @@ func storm[Tx any](b *bed[Tx], w *weather, batch bool) {
 	}
 	b.linked(ends)
 	b.settled()
-	calm()
+	settle()
 }

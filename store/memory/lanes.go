@@ -71,6 +71,7 @@ func (s *Store) Keep(ctx context.Context, k store.Keeping) (store.Share, error) 
 	workers := s.living()
 	share := 0
 	if !k.Leaving {
+		workers = max(workers, 1) // this one, although a round may take longer than a lease
 		share = (len(q.lanes) + workers - 1) / workers
 	}
 	most, held := k.Most, len(own)
