@@ -228,7 +228,7 @@ func permitted(list []action) []action {
 // Transcript runs the random list of operations that seed names over a fresh
 // store, and returns one line for each: what was asked and what was answered.
 // Every store gives the same transcript for the same seed and length. The store
-// must lack no interface.
+// may lack no interface but Signal.
 func Transcript[Tx any](t *testing.T, h Harness[Tx], seed uint64, length int) []string {
 	t.Helper()
 	list, _ := plan(seed, length)
