@@ -15,6 +15,7 @@ func upkeepTests[Tx any]() []test[Tx] {
 	upkeep := []string{"Upkeep"}
 	return []test[Tx]{
 		{name: "a purge never removes an entry that is not done", wants: []string{"Upkeep", "Attempts"}, needs: purges[Tx], run: purgeUndone[Tx]},
+		{name: "an entry that is done is kept as long as was promised", wants: upkeep, needs: purges[Tx], run: doneKept[Tx]},
 		{name: "a purge leaves cursors and orders as they were", wants: upkeep, needs: purges[Tx], run: purgeAndRead[Tx]},
 		{name: "an entry that is done stays done when the ledger forgets it", wants: upkeep, run: doneForEver[Tx]},
 		{name: "what is appended beside a purge is never lost", wants: upkeep, needs: purges[Tx], run: purgeBeside[Tx]},
@@ -60,6 +61,22 @@ func purgeUndone[Tx any](b *bed[Tx]) {
 	}
 	l.waits(2, 3)
 	b.appended(w, store.Duplicate, l.entries[0], l.entries[1], l.entries[2], l.entries[3], l.entries[4])
+}
+
+func doneKept[Tx any](b *bed[Tx]) {
+	a := event("a")
+	b.appended(b.worker(0), store.New, a)
+	b.Advance(b.T, 4*b.Payloads) // counted from its end, not from its arrival
+	b.done(b.worker(0), a)
+	for range 2 {
+		b.purge()
+		b.Advance(b.T, b.Payloads/2-margin)
+	}
+	b.purge()
+	if e := b.load(b.worker(1), a.Key); string(e.Payload) != "payload of a" {
+		b.Errorf("payload %q", e.Payload)
+	}
+	b.purged(a)
 }
 
 func purgeAndRead[Tx any](b *bed[Tx]) {
