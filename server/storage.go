@@ -14,6 +14,7 @@ import (
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/inbox"
 	"github.com/unavez/unavez/server/internal/config"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
@@ -24,6 +25,10 @@ type storage struct {
 	store interface {
 		store.Operations
 		store.Upkeep
+		store.Queue
+		store.Quarantine
+		store.QueueCounter
+		store.Privacy
 	}
 	// engine makes the engine over it.
 	engine func(*unavez.Options) (engine, error)
@@ -37,6 +42,10 @@ type storage struct {
 type engine interface {
 	// proxy makes a proxy in front of an upstream.
 	proxy(scope httpkey.ScopeFunc, upstream *url.URL, o *httpkey.ProxyOptions) (proxy, error)
+	// inbox makes an inbox over the queue of the engine's store.
+	inbox(queue store.Queue, sources []inbox.Source, effects []effect, o *inbox.Options) (running, error)
+	// once runs an operation of the server's own in lease mode.
+	once(ctx context.Context, op unavez.Operation, run func(context.Context, *unavez.Attempt) (unavez.Result, error)) (unavez.Outcome, error)
 	Close(ctx context.Context) error
 }
 
