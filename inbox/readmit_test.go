@@ -17,7 +17,9 @@ func TestAQuarantinedItemIsReadmittedByTheConfigurationOfToday(t *testing.T) {
 	b.answers(b.post("hub", []byte("{"), signed(gitHubSecret, "2", "push", []byte("{"))...), 200)
 	masked := []byte(`{"n":2,"secret":"x"}`)
 	b.answers(b.post("hub", masked, signed(gitHubSecret, "3", "fork", masked)...), 200)
-	action := func(key store.Key) store.Action { return store.Action{Key: key, Actor: "ana", Reason: "the type is accepted now"} }
+	action := func(key store.Key) store.Action {
+		return store.Action{Key: key, Actor: "ana", Reason: "the type is accepted now"}
+	}
 	var keys []store.Key
 	for _, q := range b.quarantined() {
 		keys = append(keys, q.Key)

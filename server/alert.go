@@ -285,7 +285,7 @@ func (a *alerter) call(ctx context.Context, id string, c inbox.Condition) (statu
 	if err != nil {
 		return 0, unavez.NeverStarted(&hopeless{errors.New("alerts.url: no address")})
 	}
-	request.Header = lines(a.config.Headers)
+	request.Header = headerOf(a.config.Headers)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Webhook-Id", id)
 	request.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))

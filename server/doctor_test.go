@@ -95,7 +95,7 @@ func TestAServerDoesNotStartOnWhatLosesUnlessThatIsNamed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "postgres.primary is a standby") || strings.Contains(err.Error(), "unsafe:") {
 		t.Errorf("a standby: %v", err)
 	}
-	if err := Check(configured(t, "store: "+server.URL()+"\nunsafe: [postgres.primary]")); err == nil || !strings.Contains(err.Error(), "unsafe[0]") {
+	if _, err := Check(configured(t, "store: "+server.URL()+"\nunsafe: [postgres.primary]")); err == nil || !strings.Contains(err.Error(), "unsafe[0]") {
 		t.Errorf("what cannot be waived: %v", err)
 	}
 }

@@ -95,9 +95,12 @@ type intake struct {
 
 // newIntake makes the inbox of a configuration, nil where it has no sources. It
 // is not started.
-func newIntake(c *config.Config, p *parts, queue store.Queue) (*intake, error) {
+func newIntake(c *config.Config, p *parts, q store.Queue) (*intake, error) {
 	if len(c.Sources) == 0 {
 		return nil, nil
+	}
+	if q == nil {
+		return nil, errors.New("sources: this store has no queue")
 	}
 	transport := outbound.Transport(c.Outbound.Policy())
 	client := outbound.Client(transport)
@@ -132,7 +135,7 @@ func newIntake(c *config.Config, p *parts, queue store.Queue) (*intake, error) {
 		o.Worker = fmt.Sprintf("%s.%d", o.Worker, p.generation.Load())
 	}
 	var err error
-	if in.running, err = p.engine.inbox(queue, sources, effects, o); err != nil {
+	if in.running, err = p.engine.inbox(q, sources, effects, o); err != nil {
 		return nil, err
 	}
 	return in, nil
@@ -277,7 +280,7 @@ func (in *intake) effect(c *config.Config, e *config.Effect, client *http.Client
 	}
 	var err error
 	made.run, err = inbox.Deliver(inbox.DeliverOptions{
-		URL: e.Send.URL, Client: client, Secrets: signing(e.Send.Secrets), Header: lines(e.Send.Headers), Timeout: e.Send.Timeout,
+		URL: e.Send.URL, Client: client, Secrets: signing(e.Send.Secrets), Header: headerOf(e.Send.Headers), Timeout: e.Send.Timeout,
 		Done: e.Send.Done, NotDone: notDone(e.Send.NotDone),
 		Forbidden: func(err error) bool { return errors.Is(err, outbound.ErrRefused) },
 		Alert: func(condition inbox.Condition) {
@@ -305,7 +308,7 @@ func signing(list []config.Secret) []source.Secret {
 	return all
 }
 
-func lines(list map[string]config.Secret) http.Header {
+func headerOf(list map[string]config.Secret) http.Header {
 	h := http.Header{"User-Agent": {userAgent}}
 	for name, value := range list {
 		h.Set(name, value.Reveal())
@@ -333,7 +336,7 @@ func fetcher(f *config.Fetch, limit int64, client *http.Client) func(context.Con
 		if err != nil {
 			return 0, "", nil, unavez.Dead(errors.New("fetch: the address of the resource is none"))
 		}
-		request.Header = lines(headers)
+		request.Header = headerOf(headers)
 		request.Header.Set("Accept", "application/json")
 		response, err := client.Do(request)
 		switch {

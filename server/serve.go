@@ -102,6 +102,7 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 		}
 		p.log.WarnContext(ctx, said, "check", c.Name, "level", c.Level, "value", c.Value, "why", c.Why)
 	}
+	p.warn(loaded)
 	p.operations, p.suspects = p.storage.store, newSuspects()
 	p.metrics = observe.NewMetrics(observe.Gauges{
 		Counts:  p.operations.Counts,
@@ -161,7 +162,7 @@ func (p *process) build(ctx context.Context, l *loaded) (*site, error) {
 	}
 	if in == nil {
 		var err error
-		if in, err = newIntake(l.config, &p.parts, p.storage.store); err != nil {
+		if in, err = newIntake(l.config, &p.parts, p.storage.queue()); err != nil {
 			return nil, err
 		}
 	}
@@ -182,10 +183,11 @@ func (p *process) intake() *intake {
 
 // queueCounts are those of the store, where something is received.
 func (p *process) queueCounts(ctx context.Context) (store.QueueCounts, bool, error) {
-	if p.intake() == nil {
+	counter, ok := p.storage.store.(store.QueueCounter)
+	if p.intake() == nil || !ok {
 		return store.QueueCounts{}, false, nil
 	}
-	counts, err := p.storage.store.QueueCounts(ctx)
+	counts, err := counter.QueueCounts(ctx)
 	return counts, true, err
 }
 
@@ -283,7 +285,14 @@ func (p *process) admin() http.Handler {
 		Operations: p.operations,
 		Token:      func() config.Secret { return p.site.Load().config.Admin.Token },
 		Keep:       func() (time.Duration, time.Duration) { return longestKept(p.site.Load().config) },
-		Queue: p.storage.store, Intake: p.redriver, Owner: p.owner,
+		Queue:      p.storage.received(),
+		Inbox: func() admin.Inbox {
+			if in := p.intake(); in != nil {
+				return in
+			}
+			return nil
+		},
+		Owner: func(effect string) string { return ownerOf(p.site.Load().config, effect) },
 		Ready: func(ctx context.Context) error {
 			if p.stopping.Load() {
 				return errors.New("stopping")
@@ -300,12 +309,23 @@ func (p *process) admin() http.Handler {
 	})
 }
 
+// ownerOf is the team that an effect's operations belong to, "" if nobody's.
+func ownerOf(c *config.Config, effect string) string {
+	if e := c.Effect(effect); e != nil {
+		return e.Owner
+	}
+	return ""
+}
+
 // longestKept is how long a decision's result is kept: an operation does not
-// say which route it came in by, so the longest of them.
+// say which route or effect it belongs to, so the longest of them.
 func longestKept(c *config.Config) (retention, tombstone time.Duration) {
 	retention, tombstone = unavez.DefaultRetention, unavez.DefaultTombstone
 	for _, r := range c.HTTP {
 		retention, tombstone = max(retention, r.Retention), max(tombstone, r.Tombstone)
+	}
+	for _, e := range c.Effects {
+		retention, tombstone = max(retention, e.Retention), max(tombstone, e.Tombstone)
 	}
 	return retention, tombstone
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
 	"github.com/unavez/unavez/inbox"
+	"github.com/unavez/unavez/server/internal/admin"
 	"github.com/unavez/unavez/server/internal/config"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
@@ -25,10 +26,6 @@ type storage struct {
 	store interface {
 		store.Operations
 		store.Upkeep
-		store.Queue
-		store.Quarantine
-		store.QueueCounter
-		store.Privacy
 	}
 	// engine makes the engine over it.
 	engine func(*unavez.Options) (engine, error)
@@ -36,6 +33,18 @@ type storage struct {
 	name  string
 	db    *sql.DB // of SQLite, for the built-in example
 	close func() error
+}
+
+// queue is that of the store, nil where it has none.
+func (s *storage) queue() store.Queue {
+	q, _ := s.store.(store.Queue)
+	return q
+}
+
+// received is what operators see of the queue, nil where the store has none.
+func (s *storage) received() admin.Queue {
+	q, _ := s.store.(admin.Queue)
+	return q
 }
 
 // engine is an unavez.Engine, whatever its transactions are.
