@@ -125,6 +125,13 @@ func (s *sender) happens(id string) {
 	s.events = append(s.events, listedEvent{id, time.Now().Add(s.skew).UTC()})
 }
 
+// called are the addresses that were called.
+func (s *sender) called() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string{}, s.calls...)
+}
+
 // RoundTrip answers as the API would.
 func (s *sender) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
@@ -201,7 +208,9 @@ func TestWhatWasNeverDeliveredIsFoundInTheList(t *testing.T) {
 		for i := range 60 {
 			api.happens(fmt.Sprint(i))
 			if i%3 == 0 { // the others get lost
+				api.mu.Lock()
 				at, err := json.Marshal(api.events[i])
+				api.mu.Unlock()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -217,8 +226,8 @@ func TestWhatWasNeverDeliveredIsFoundInTheList(t *testing.T) {
 		if repaired != 40 || duplicates > 20 {
 			t.Errorf("%d repaired, %d duplicates", repaired, duplicates)
 		}
-		if api.auth[0] != "Bearer canary" || !strings.HasPrefix(api.calls[0], "https://api.example/base/v1/events?") {
-			t.Errorf("call %s with %q", api.calls[0], api.auth[0])
+		if api.auth[0] != "Bearer canary" || !strings.HasPrefix(api.called()[0], "https://api.example/base/v1/events?") {
+			t.Errorf("call %s with %q", api.called()[0], api.auth[0])
 		}
 		if shown := b.log.String() + fmt.Sprint(b.sights); strings.Contains(shown, "canary") {
 			t.Error("the credentials show")
@@ -348,8 +357,8 @@ func TestAReadingThatWasBrokenOffGoesOnWhereItStood(t *testing.T) {
 		if n := len(b.entries()); n != 20 {
 			t.Errorf("%d entries in the end", n)
 		}
-		if !strings.Contains(api.calls[6], "page=6") {
-			t.Errorf("it went on with %s", api.calls[6])
+		if !strings.Contains(api.called()[6], "page=6") {
+			t.Errorf("it went on with %s", api.called()[6])
 		}
 	})
 }
@@ -365,11 +374,11 @@ func TestOneWorkerReadsAListAtATime(t *testing.T) {
 			all = append(all, b)
 		}
 		time.Sleep(time.Hour)
-		if n := len(api.calls); n < 11 || n > 16 {
+		if n := len(api.called()); n < 11 || n > 16 {
 			t.Errorf("%d calls in an hour, want one in about 5 minutes", n)
 		}
 		// The one that reads stops; another goes on.
-		calls := len(api.calls)
+		calls := len(api.called())
 		for _, b := range all[:2] {
 			if err := b.stop(t.Context()); err != nil {
 				t.Fatal(err)
@@ -377,7 +386,7 @@ func TestOneWorkerReadsAListAtATime(t *testing.T) {
 		}
 		api.happens("late")
 		time.Sleep(30 * time.Minute)
-		if len(api.calls) == calls {
+		if len(api.called()) == calls {
 			t.Error("nobody reads any longer")
 		}
 		all[2].store = db
@@ -413,10 +422,10 @@ func TestAListThatCannotBeReadIsToldAndLeftAlone(t *testing.T) {
 		b.start()
 		time.Sleep(50 * time.Minute)
 		b.expect("silent")
-		calls := len(api.calls)
+		calls := len(api.called())
 		time.Sleep(6 * time.Hour)
 		b.expect("silent", "said")
-		if n := len(api.calls) - calls; n > 9 {
+		if n := len(api.called()) - calls; n > 9 {
 			t.Errorf("%d calls in six hours of failing", n)
 		}
 		api.mu.Lock()

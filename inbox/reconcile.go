@@ -71,6 +71,7 @@ type poller struct {
 	gate *gate
 	base *url.URL
 
+	first   time.Time // when this worker began
 	failing time.Time // since when; zero while it works
 	told    bool
 	failed  int // rounds in a row
@@ -92,7 +93,7 @@ func newPoller(b *beside, g *gate, p Poll) *poller {
 	if p.AnswerLimit == 0 {
 		p.AnswerLimit = defaultAnswer
 	}
-	return &poller{Poll: p, beside: b, gate: g, known: map[string]bool{}}
+	return &poller{Poll: p, beside: b, gate: g, known: map[string]bool{}, first: time.Now()}
 }
 
 func (p *poller) check() error {
@@ -199,7 +200,12 @@ func (p *poller) round(ctx context.Context) error {
 	}
 	var at cursor
 	if text == "" {
-		at.Since = time.Now().Add(p.Overlap - p.Back)
+		// Stored before anything is read: else a first reading that fails would
+		// leave what happened before the next one to nobody.
+		at.Since = p.first.Add(p.Overlap - p.Back)
+		if err := p.save(ctx, at); err != nil {
+			return err
+		}
 	} else if err := json.Unmarshal([]byte(text), &at); err != nil {
 		return fmt.Errorf("stored position %q: %w", p.position(), err)
 	}
