@@ -161,7 +161,9 @@ func (in *Inbox[Tx]) handBack(ctx context.Context) error {
 		return nil
 	}
 	// Where this fails the lanes are nobody's until somebody takes them.
-	return in.store.HandBack(ctx, in.opts.Worker, marks, false)
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	return in.store.HandBack(record, in.opts.Worker, marks, false)
 }
 
 // loadRows reads the blocked rows of lanes that were taken, and lets these begin.

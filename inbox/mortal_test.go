@@ -21,6 +21,7 @@ type mortal[Tx any] struct {
 	paused chan struct{} // closed by resume; nil while it is not paused
 	open   map[*mortalTxn[Tx]]bool
 	hook   func(step string) error // may be nil
+	then   func(step string)       // after some steps; may be nil
 }
 
 func mortalOf[Tx any](inner backend[Tx]) *mortal[Tx] {
@@ -34,6 +35,22 @@ func (m *mortal[Tx]) on(hook func(step string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hook = hook
+}
+
+// after sets what is called when "followers" and "unblock" have been done.
+func (m *mortal[Tx]) after(then func(step string)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.then = then
+}
+
+func (m *mortal[Tx]) passed(step string) {
+	m.mu.Lock()
+	then := m.then
+	m.mu.Unlock()
+	if then != nil {
+		then(step)
+	}
 }
 
 // pass is asked before each step.
@@ -263,6 +280,7 @@ func (m *mortal[Tx]) Block(ctx context.Context, b store.Blocking) error {
 }
 
 func (m *mortal[Tx]) Unblock(ctx context.Context, hold store.Hold, order store.Key, sequence int64) error {
+	defer m.passed("unblock")
 	return m.written(ctx, "unblock", func() error { return m.backend.Unblock(ctx, hold, order, sequence) })
 }
 
@@ -289,6 +307,7 @@ func (m *mortal[Tx]) Followers(ctx context.Context, order store.Key, after int64
 	if err := m.pass(ctx, "followers"); err != nil {
 		return nil, err
 	}
+	defer m.passed("followers")
 	return m.backend.Followers(ctx, order, after, limit)
 }
 
