@@ -202,7 +202,7 @@ func TestReportsForPeopleSayWhatIsWrongAndTheWayOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if violated, err := Audit(t.Context(), AuditOptions{Store: path, Out: &out}); err != nil || violated != 0 || !strings.HasSuffix(out.String(), "16 invariants: 16 hold, 0 violated\n") {
+	if violated, err := Audit(t.Context(), AuditOptions{Store: path, Out: &out}); err != nil || violated != 0 || !strings.HasSuffix(out.String(), "19 invariants: 19 hold, 0 violated\n") {
 		t.Errorf("%d, %v:\n%s", violated, err, &out)
 	}
 	s, err := openSQLite(path, nil)
