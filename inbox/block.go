@@ -68,9 +68,15 @@ func (in *Inbox[Tx]) failed(ctx context.Context, l *line, it *item, r run) bool 
 	return in.written(ctx, l, it, fence, verdict, err, r.err)
 }
 
-// overLimit is the reason of an entry that is not tried again.
+// overLimit is the reason of an entry that is not tried again. It has the text of
+// the last failure and not its mark: one of Again would win over Dead.
 func overLimit(runs int64, err error) error {
-	return fmt.Errorf("given up after %d runs: %w", runs, err)
+	given := fmt.Errorf("given up after %d runs: %v", runs, err)
+	var h *handlerError
+	if errors.As(err, &h) {
+		return &handlerError{given}
+	}
+	return given
 }
 
 // written goes on after an attempt was written, or could not be.

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/memory"
 )
@@ -318,4 +319,37 @@ func TestOneFailingKeyHoldsUpNobodyElse(t *testing.T) {
 	if held := most(); held > opts.Window+opts.Concurrency+quantum+16 {
 		t.Errorf("%d entries were held at a time, of a window of %d", held, opts.Window)
 	}
+}
+
+// What is done outside the database is given up by the same limits, whatever the
+// last failure said of trying again.
+func TestWhatFailsOutsideIsGivenUpAfterItsLimits(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		effect := Effect[*memory.Tx]{
+			Name: "send.v1", Unknown: unavez.Retry, Retry: Retry{First: time.Second, Longest: time.Second, Attempts: 3, Age: time.Hour},
+			Run: func(_ context.Context, _ *unavez.Attempt, e *Event) (unavez.Result, error) {
+				d.note(e)
+				switch string(e.Data) {
+				case "busy":
+					return unavez.Result{}, RetryAfter(errors.New("answered 503"), 0)
+				case "unsent":
+					return unavez.Result{}, unavez.NeverStarted(errors.New("connection refused"))
+				case "old":
+					return unavez.Result{}, RetryAfter(errors.New("busy"), 70*time.Minute)
+				}
+				return unavez.Result{Code: 204}, nil
+			},
+		}
+		b.patience = 10 * time.Hour
+		b.start(b.worker(calm(), nil, nil, effect))
+		for name, runs := range map[string]int{"busy": 3, "unsent": 3, "old": 2} {
+			e := queued("send.v1", name, name)
+			b.append(e)
+			b.eventually(name, func() bool { time.Sleep(time.Minute); return b.state(e).State == store.Dead })
+			if got := d.of(name); len(got) != runs {
+				t.Errorf("%s ran %d times, want %d", name, len(got), runs)
+			}
+		}
+	})
 }
