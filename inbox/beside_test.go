@@ -284,7 +284,7 @@ func TestTheCursorMovesAfterTheCommit(t *testing.T) {
 	})
 }
 
-// unsteady is a store of which every third call fails, before or after its work.
+// unsteady is a store of which many a call fails, before or after its work.
 type unsteady struct {
 	*memory.Store
 	mu       sync.Mutex
@@ -304,11 +304,11 @@ func (u *unsteady) fails() (fails, done bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.calls++
-	if u.over || u.calls%3 != 0 {
+	if u.over || u.calls%5 != 0 && u.calls%4 != 0 {
 		return false, true
 	}
 	u.failures++
-	return true, u.calls%2 == 0
+	return true, u.failures%3 == 0
 }
 
 func (u *unsteady) Append(ctx context.Context, in store.Arrival) (said []store.Appended, err error) {
