@@ -102,13 +102,14 @@ func TestASilenceSurvivesARestartAndIsToldByOneWorker(t *testing.T) {
 	})
 }
 
-// sender is an API that lists events, newest last, two on a page.
+// sender is an API that lists events, newest last.
 type sender struct {
 	t  testing.TB
 	mu sync.Mutex
 	// events are those it has, by their time.
 	events []listedEvent
 	skew   time.Duration // of its clock
+	size   int           // of a page; 2 if 0
 	fail   func(call int) (int, http.Header)
 	calls  []string
 	auth   []string
@@ -164,7 +165,8 @@ func (s *sender) RoundTrip(r *http.Request) (*http.Response, error) {
 			found = append(found, e)
 		}
 	}
-	found = found[min(2*(page-1), len(found)):min(2*page, len(found))]
+	size := max(s.size, 2)
+	found = found[min(size*(page-1), len(found)):min(size*page, len(found))]
 	out.Header().Set("Date", time.Now().Add(s.skew).UTC().Format(http.TimeFormat))
 	body, err := json.Marshal(map[string]any{"events": append([]listedEvent{}, found...)})
 	if err != nil {
@@ -175,7 +177,7 @@ func (s *sender) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // polled is a source whose events are listed, and never delivered unless the test does.
-func polled(t testing.TB, api http.RoundTripper) Source {
+func polled(t testing.TB, api http.RoundTripper, ascending bool) Source {
 	t.Helper()
 	c, err := source.Described{Token: &source.Token{Header: "X-Token"}, ID: []string{"body.id"}, Type: "'happened'"}.Contract()
 	if err != nil {
@@ -183,7 +185,7 @@ func polled(t testing.TB, api http.RoundTripper) Source {
 	}
 	l, err := source.DescribedListing{
 		Path: "/v1/events?from={since}", Items: "events", ID: []string{"body.id"}, Type: "'happened'", Time: "body.at",
-		Next: "number", Parameter: "page", Pause: 100 * time.Millisecond,
+		Next: "number", Parameter: "page", Pause: 100 * time.Millisecond, Ascending: ascending,
 	}.Listing()
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +205,7 @@ func polled(t testing.TB, api http.RoundTripper) Source {
 func TestWhatWasNeverDeliveredIsFoundInTheList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &sender{t: t}
-		b := between(t, nil, []Source{polled(t, api)})
+		b := between(t, nil, []Source{polled(t, api, false)})
 		b.start()
 		for i := range 60 {
 			api.happens(fmt.Sprint(i))
@@ -239,18 +241,18 @@ func TestWhatWasNeverDeliveredIsFoundInTheList(t *testing.T) {
 // at every step, restarts the worker there, and expects every event in the end.
 func TestTheCursorMovesAfterTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &sender{t: t}
+		api := &sender{t: t, size: 10}
 		db := &unsteady{Store: memory.New(nil)}
 		api.fail = func(call int) (int, http.Header) {
-			switch call % 7 {
-			case 3:
+			switch {
+			case call%41 == 3:
 				return -1, nil
-			case 5:
+			case call%61 == 5:
 				return 500, nil
 			}
 			return 0, nil
 		}
-		listed := polled(t, api)
+		listed := polled(t, api, true)
 		listed.Polls[0].Overlap = time.Second // or it would make good what the cursor does wrong
 		b := between(t, func(store.Queue) store.Queue { return db }, []Source{listed})
 		b.start()
@@ -261,7 +263,7 @@ func TestTheCursorMovesAfterTheCommit(t *testing.T) {
 				n++
 			}
 			time.Sleep(2 * time.Minute)
-			if round%5 == 4 {
+			if round%17 == 16 {
 				if err := b.stop(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -304,7 +306,7 @@ func (u *unsteady) fails() (fails, done bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.calls++
-	if u.over || u.calls%5 != 0 && u.calls%4 != 0 {
+	if u.over || u.calls%5 != 0 && u.calls%8 != 0 {
 		return false, true
 	}
 	u.failures++
@@ -347,7 +349,7 @@ func TestAReadingThatWasBrokenOffGoesOnWhereItStood(t *testing.T) {
 			}
 			return 0, nil
 		}
-		b := between(t, nil, []Source{polled(t, api)})
+		b := between(t, nil, []Source{polled(t, api, false)})
 		b.start()
 		time.Sleep(time.Minute)
 		if n := len(b.entries()); n != 10 {
@@ -369,7 +371,7 @@ func TestOneWorkerReadsAListAtATime(t *testing.T) {
 		db := memory.New(nil)
 		var all []*receiving
 		for range 3 {
-			b := between(t, func(store.Queue) store.Queue { return db }, []Source{polled(t, api)})
+			b := between(t, func(store.Queue) store.Queue { return db }, []Source{polled(t, api, false)})
 			b.start()
 			all = append(all, b)
 		}
@@ -400,7 +402,7 @@ func TestAClockThatIsOffLosesNothing(t *testing.T) {
 	for _, skew := range []time.Duration{-9 * time.Minute, 9 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			api := &sender{t: t, skew: skew}
-			b := between(t, nil, []Source{polled(t, api)})
+			b := between(t, nil, []Source{polled(t, api, false)})
 			b.start()
 			for i := range 30 {
 				api.happens(fmt.Sprint(i))
@@ -418,7 +420,7 @@ func TestAListThatCannotBeReadIsToldAndLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &sender{t: t}
 		api.fail = func(int) (int, http.Header) { return 401, nil }
-		b := between(t, nil, []Source{polled(t, api)})
+		b := between(t, nil, []Source{polled(t, api, false)})
 		b.start()
 		time.Sleep(50 * time.Minute)
 		b.expect("silent")
@@ -438,7 +440,7 @@ func TestAListThatCannotBeReadIsToldAndLeftAlone(t *testing.T) {
 
 func TestAListCannotSendItsReaderElsewhere(t *testing.T) {
 	t.Parallel()
-	b := between(t, nil, []Source{polled(t, &sender{t: t})})
+	b := between(t, nil, []Source{polled(t, &sender{t: t}, false)})
 	p := b.beside.pollers[0]
 	for address, want := range map[string]string{
 		"/v1/x?y=1": "https://api.example/base/v1/x?y=1", "https://api.example/base/2": "https://api.example/base/2",
@@ -455,7 +457,7 @@ func TestAnAnswerOverTheLimitIsNoList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := polled(t, roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(make([]byte, 2000)))}, nil
-		}))
+		}), false)
 		s.Polls[0].AnswerLimit = 1000
 		b := between(t, nil, []Source{s})
 		if err := b.beside.pollers[0].round(t.Context()); !errors.Is(err, ErrTooLarge) {
