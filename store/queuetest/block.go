@@ -20,6 +20,7 @@ func blockTests[Tx any]() []test[Tx] {
 		{name: "an attempt at rest goes on with its next number", run: blockedAgain[Tx]},
 		{name: "an attempt at rest may be moved without another number", run: blockedMoved[Tx]},
 		{name: "an attempt that has moved is not written over", wants: attempts, run: blockedConflict[Tx]},
+		{name: "of an attempt at rest and a claim that come at once one is written", wants: attempts, run: blockedOrClaimed[Tx]},
 		{name: "an operation that has ended or runs gets no attempt at rest", run: blockedEnded[Tx]},
 		{name: "an ordering key has one row, of its smallest waiting sequence", run: smallestWaits[Tx]},
 		{name: "a blocked row gives way once its entry is done", wants: []string{"Operations"}, run: rowGivesWay[Tx]},
@@ -329,6 +330,34 @@ func blockedConflict[Tx any](b *bed[Tx]) {
 		b.Errorf("after an expired lease: %+v", row)
 	}
 	b.is("Renew of the attempt before", w.attempts.Renew(b.ctx, l.entries[1].Operation, 1, lease), store.ErrLeaseLost)
+}
+
+func blockedOrClaimed[Tx any](b *bed[Tx]) {
+	var entries []store.Entry
+	for i := range 20 {
+		entries = append(entries, event(fmt.Sprint(i), fmt.Sprint(i)))
+	}
+	l := b.line(entries...)
+	for i, e := range l.entries {
+		var claimed, rests bool
+		b.together(2, func(who int) error {
+			if who == 0 {
+				a, _, err := b.worker(1).attempts.Claim(b.ctx, store.Claim{Gate: gate(e), Lease: lease, DerivedKey: "uv1-test"})
+				claimed = a != nil
+				return err
+			}
+			err := b.worker(0).Block(b.ctx, l.blocking(i, false, l.resting(i, 0, 1, store.Parked, 0)))
+			if rests = err == nil; errors.Is(err, store.ErrConflict) {
+				return nil
+			}
+			return err
+		})
+		want := map[bool]store.State{true: store.Processing, false: store.Parked}[claimed]
+		// Both may have been refused, each by the other's lock.
+		if v := b.look(e.Operation); claimed && rests || (claimed || rests) && (v.State != want || v.Attempt.Fence != 1) {
+			b.Fatalf("claimed %v, at rest %v: %+v", claimed, rests, v)
+		}
+	}
 }
 
 func blockedEnded[Tx any](b *bed[Tx]) {

@@ -80,7 +80,7 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
 
 func tests[Tx any]() []test[Tx] {
 	return slices.Concat(appendTests[Tx](), readTests[Tx](), enqueueTests[Tx](), laneTests[Tx](), holdTests[Tx](), blockTests[Tx](), batchTests[Tx](), versionTests[Tx](),
-		quarantineTests[Tx](), positionTests[Tx](), upkeepTests[Tx]())
+		quarantineTests[Tx](), positionTests[Tx](), upkeepTests[Tx](), stormTests[Tx]())
 }
 
 // optional are the interfaces that a store may lack, each with its assertion.

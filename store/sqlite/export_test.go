@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"time"
 )
 
 // SetFault makes fn decide what goes wrong, or stops, at the writer's steps:
@@ -71,4 +72,12 @@ func MigrateTo(db *sql.DB, version int) error {
 		}
 	}
 	return nil
+}
+
+// Resweep has the next purge look through the queue from its front, as it does
+// when the time for that has passed.
+func Resweep(s *Store) {
+	s.sweep.mu.Lock()
+	defer s.sweep.mu.Unlock()
+	s.sweep.began = time.Time{}
 }
