@@ -2,6 +2,7 @@
 // within one run: the variants take turns, so that all meet the same noise.
 //
 //	go run . sqlite     group commit against a transaction per caller, and fdatasync
+//	go run . queue      the queue in SQLite: appends and effects, and fdatasync
 //	go run . http       replay and new keys against the bare server, CPU of the server process
 //	go run . waiters    memory of waiting duplicates
 //	go run . -postgres URL -redis URL lease
@@ -62,7 +63,7 @@ func main() {
 	describeMachine()
 	what := flag.Arg(0)
 	run := map[string]func(settings) error{
-		"sqlite": measureSQLite, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay,
+		"sqlite": measureSQLite, "queue": measureQueue, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay,
 		"pages": measurePages, "purge": measurePurge, "layout": measureLayout, "transaction": measureTransaction, "statechart": measureStatechart,
 	}
 	switch {

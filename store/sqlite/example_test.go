@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	modernc "modernc.org/sqlite"
 
 	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
 )
 
@@ -68,4 +70,92 @@ func orders(ctx context.Context) error {
 	}
 	fmt.Println(n, "order")
 	return nil
+}
+
+// An entry that a transaction appends is there when it commits; the worker that
+// holds its lane does it, in one transaction with its outcome.
+func ExampleStore_Enqueue() {
+	if err := confirmations(context.Background()); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// confirm order 1001
+	// left to do: 0
+}
+
+func confirmations(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "orders")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	db, err := sqlite.OpenDB(&modernc.Driver{}, filepath.Join(dir, "orders.db"), nil)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "CREATE TABLE orders (id INTEGER PRIMARY KEY, confirmed INTEGER NOT NULL)"); err != nil {
+		return err
+	}
+	s, err := sqlite.New(db, nil)
+	if err != nil {
+		return err
+	}
+
+	// The order and what is to be done about it, or neither.
+	id := store.Identity{Tenant: "acme", Effect: "order.confirm.v1", Parts: []string{"1001"}}
+	note := store.Note{Event: id, Identity: id, Source: "orders"}
+	confirm := store.Entry{Key: id.Key(), Operation: id.Key(), Order: note.Order(), Note: note}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after the commit
+	if _, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES (1001, 0)"); err != nil {
+		return err
+	}
+	if _, err := s.Enqueue(ctx, tx, []store.Entry{confirm}); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+
+	share, err := s.Keep(ctx, store.Keeping{Worker: "worker 1", Lease: 30 * time.Second})
+	if err != nil {
+		return err
+	}
+	left := func() ([]store.Entry, error) {
+		r := store.Reading{Limit: 100}
+		for _, h := range share.Held {
+			r.Lanes = append(r.Lanes, h.Lane)
+		}
+		page, err := s.Read(ctx, r)
+		return page.Entries, err
+	}
+	entries, err := left()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		txn, _, err := s.Begin(ctx, store.Gate{
+			Identity: e.Note.Event, Key: e.Key, Hold: share.Held[store.LaneOf(e.Order, s.Lanes())].Hold,
+			Limit: time.Second, Retention: 48 * time.Hour,
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Println("confirm order", e.Note.Identity.Parts[0])
+		if _, err := txn.Tx().ExecContext(ctx, "UPDATE orders SET confirmed = 1 WHERE id = ?", e.Note.Identity.Parts[0]); err != nil {
+			return err
+		}
+		if _, err := txn.Commit(ctx, store.End{State: store.Completed}); err != nil {
+			return err
+		}
+	}
+	if entries, err = left(); err != nil {
+		return err
+	}
+	fmt.Println("left to do:", len(entries))
+	return s.HandBack(ctx, "worker 1", nil, true)
 }
