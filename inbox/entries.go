@@ -130,7 +130,7 @@ func (r *Receiver) wanted(g *gate, e *Event) (entries []store.Entry, wrong *bad)
 	if g.fetches(e) {
 		ordering := append(append([]string{e.Source}, e.Subject...), e.Type)
 		identity := store.Identity{Tenant: e.Tenant, Effect: fetchEffect, Parts: parts}
-		entry, wrong := newEntry(e, identity, nil, ordering, "")
+		entry, wrong := newEntry(e, identity, nil, ordering, e.Version)
 		return []store.Entry{entry}, wrong
 	}
 	for i := range r.wants {
@@ -182,6 +182,7 @@ func (w *want) ask(e *Event) (wants bool, key, ordering []string, version string
 		ordering, err = guarded(e, w.orderBy)
 		failed("OrderBy", err)
 	}
+	version = e.Version // for the handler; it is compared only where the effect says so
 	if w.version != nil {
 		version, err = guarded(e, w.version)
 		failed("Version", err)
