@@ -68,15 +68,9 @@ func (in *Inbox[Tx]) failed(ctx context.Context, l *line, it *item, r run) bool 
 	return in.written(ctx, l, it, fence, verdict, err, r.err)
 }
 
-// overLimit is the reason of an entry that is not tried again. It has the text of
-// the last failure and not its mark: one of Again would win over Dead.
+// overLimit is the reason of an entry that is not tried again.
 func overLimit(runs int64, err error) error {
-	given := fmt.Errorf("given up after %d runs: %v", runs, err)
-	var h *handlerError
-	if errors.As(err, &h) {
-		return &handlerError{given}
-	}
-	return given
+	return fmt.Errorf("given up after %d runs: %w", runs, err)
 }
 
 // written goes on after an attempt was written, or could not be.
@@ -209,40 +203,23 @@ func (in *Inbox[Tx]) adopt(ln *lane, w *store.Waiting, fresh bool) (over *Condit
 		return nil
 	}
 	l := ln.line(w.Order)
-	defer in.board.schedule(l)
+	if l.running || l.row != w.Sequence && l.row != 0 && l.rest == nil || l.row == w.Sequence && l.rest == nil {
+		return nil // it is on its way, and knows better
+	}
 	state := w.State
 	if w.Done {
 		state = store.Completed
 	}
-	switch r := l.rest; {
-	case l.running, l.row != 0 && r == nil:
-		return nil // it is on its way, and knows better
-	case fresh:
+	if l.row != w.Sequence {
+		in.board.owe(l)
 		l.row, l.paging, l.after, l.rest = w.Sequence, true, w.Sequence-1, &rest{}
-	case l.row == w.Sequence:
-		if r.state == state && r.fence == w.Fence || r.stuck && !w.Done {
-			return nil
-		}
-	case l.row != 0 && l.row < w.Sequence, ln.catching:
-		return nil // read before the row was moved, or before it was known
-	default:
-		// Nobody knows how old this look is: what the key waits for is looked up
-		// once more, from here on.
-		in.board.owe(l, w.Sequence)
-		l.row, l.paging, l.after = w.Sequence, true, w.Sequence-1
-		l.rest = &rest{key: w.Key, operation: w.Operation, state: store.Processing, due: time.Now()}
+	} else if r := l.rest; r.state == state && r.fence == w.Fence || r.stuck && !w.Done {
 		return nil
 	}
 	before := l.rest
 	next := in.resting(nil, state, &store.Attempt{Fence: w.Fence, LeaseLeft: w.LeaseLeft, DueIn: w.DueIn}, before.asked, 0)
 	switch state {
-	case store.Free:
-		// The row may be there because more was read than is held of a key: then
-		// entries before it are still to be read.
-		if next.unread = ln.catching; !next.unread {
-			next.due = time.Now()
-		}
-	case store.Completed, store.Discarded, store.Expired, store.Unknown:
+	case store.Completed, store.Discarded, store.Expired, store.Free, store.Unknown:
 		next.due = time.Now() // what it means is for its effect to say
 	case store.Dead, store.Parked:
 		next.alert = kindOf(state)
@@ -255,5 +232,6 @@ func (in *Inbox[Tx]) adopt(ln *lane, w *store.Waiting, fresh bool) (over *Condit
 	if fresh && ln.doubt && (state == store.Retryable && w.DueIn <= 0 || state == store.Free || w.Done) {
 		l.suspect = true
 	}
+	in.board.schedule(l)
 	return over
 }

@@ -13,13 +13,19 @@ import (
 
 // Claim is one trip and one commit.
 func (s *Store) Claim(ctx context.Context, claim store.Claim) (*store.Attempt, store.Verdict, error) {
-	const text = "SELECT * FROM unavez.claim($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.int8, $4::pg_catalog.int8," +
-		" $5::pg_catalog.text, $6::pg_catalog.int4, $7::pg_catalog.bytea, $8::pg_catalog.text, $9::pg_catalog.text)"
-	f, saw := &found{}, s.look()
-	err := s.committing(ctx, text, []any{
+	text := "SELECT g.* FROM unavez.claim($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.int8, $4::pg_catalog.int8," +
+		" $5::pg_catalog.text, $6::pg_catalog.int4, $7::pg_catalog.bytea, $8::pg_catalog.text, $9::pg_catalog.text) g"
+	args := []any{
 		uuid(claim.Key), claim.Key.Hash64(), claim.From, microseconds(claim.Lease), claim.Identity.Text(),
 		int32(claim.Fingerprint.Version), blob(claim.Fingerprint.Sum), claim.DerivedKey, claim.Origin,
-	}, f.columns()...)
+	}
+	if claim.Hold.Epoch != 0 { // the claim depends on the lane
+		text = strings.Replace(text, "FROM unavez.claim($1::pg_catalog.uuid", "FROM unavez.hold($10::pg_catalog.int4, $11::pg_catalog.int8) h(held),"+
+			" LATERAL unavez.claim(CASE WHEN h.held THEN $1::pg_catalog.uuid END", 1)
+		args = append(args, claim.Hold.Lane, claim.Hold.Epoch)
+	}
+	f, saw := &found{}, s.look()
+	err := s.committing(ctx, text, args, f.columns()...)
 	if err != nil {
 		return nil, store.Verdict{}, err
 	}

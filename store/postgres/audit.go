@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,9 +31,7 @@ func Audit(ctx context.Context, pool *pgxpool.Pool, opts *store.AuditOptions) ([
 	}
 	var codes []string
 	for _, i := range store.Invariants() {
-		if !slices.Contains(unproven(), i.Code) {
-			codes = append(codes, i.Code)
-		}
+		codes = append(codes, i.Code)
 	}
 	a := &auditor{pool: pool, o: o, Proofs: store.NewProofs(o.Offenders, codes...)}
 	for _, part := range []func(context.Context) error{
@@ -46,9 +43,6 @@ func Audit(ctx context.Context, pool *pgxpool.Pool, opts *store.AuditOptions) ([
 	}
 	return a.All(), nil
 }
-
-// unproven are the invariants of the queue.
-func unproven() []string { return []string{store.EntryTrue, store.NonePassed, store.BlockedTrue} }
 
 // auditor is one audit.
 type auditor struct {

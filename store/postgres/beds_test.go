@@ -60,10 +60,12 @@ func (b *beds) fresh(t *testing.T) *database {
 func (d *database) clear(t *testing.T) error {
 	_, err := d.admin.Exec(context.WithoutCancel(t.Context()), `TRUNCATE public.business, unavez.outcome_0, unavez.outcome_1, unavez.outcome_2, unavez.outcome_3, unavez.outcome_table,
 			unavez.tombstone_0, unavez.tombstone_1, unavez.tombstone_2, unavez.attempt, unavez.step, unavez.transition,
-			unavez.queue_0, unavez.queue_1, unavez.queue_2, unavez.queue_3, unavez.delivery, unavez.quarantine;
+			unavez.queue_0, unavez.queue_1, unavez.queue_2, unavez.queue_3, unavez.delivery, unavez.quarantine,
+			unavez.worker, unavez.blocked, unavez.version, unavez.position, unavez.action;
+		UPDATE unavez.lane SET epoch = 0, expires = '-infinity', clean = true, holder = '', cursor = '';
 		UPDATE unavez.queue_slot SET state = 'empty' WHERE number > 0;
 		UPDATE unavez.queue_slot SET state = CASE number WHEN 0 THEN 'current' ELSE 'empty' END, since = clock_timestamp(), sealed = NULL, closed = NULL, checked = 0;
-		UPDATE unavez.ledger SET slot = CASE WHEN slot < 0 THEN slot ELSE 0 END, live = 1, tombstone_slot = 0, tombstone_live = 1;
+		UPDATE unavez.ledger SET doubted = '-infinity', slot = CASE WHEN slot < 0 THEN slot ELSE 0 END, live = 1, tombstone_slot = 0, tombstone_live = 1;
 		UPDATE unavez.slot SET state = CASE number WHEN 0 THEN 'current' ELSE 'empty' END, since = clock_timestamp(), until = NULL, copied = NULL`)
 	return err
 }

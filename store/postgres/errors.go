@@ -25,9 +25,11 @@ const (
 	stateInFlight  = "UV008" // this one and the next two only ahead of a handler's statement
 	stateKnown     = "UV009"
 	stateSlots     = "UV010"
-	stateLane      = "UV011" // this one and the next two of the queue; see migrations/0005_queue.sql
+	stateLane      = "UV011" // this one and those below of the queue; see migrations/0005_queue.sql
 	stateFull      = "UV012"
 	stateLanes     = "UV013"
+	stateNoLane    = "UV014"
+	stateNotFound  = "UV015"
 )
 
 // SQLSTATEs of PostgreSQL that matter here:
@@ -53,6 +55,9 @@ const (
 	stateNotAvailable       = "55P03"
 	stateCancelled          = "57014"
 )
+
+// lockTimeout is what a fault says where a lock was not to be had in time.
+const lockTimeout = "waited too long for a lock"
 
 // fault is an error of the store: what it means for the engine, what to do
 // about it, and the driver's own error.
@@ -126,6 +131,10 @@ func classifyState(pg *pgconn.PgError, err error) error {
 		return &fault{store.ErrFull, pg.Message, err}
 	case stateLanes:
 		return &fault{store.ErrUnavailable, "the number of lanes was changed: start the worker again", err}
+	case stateNoLane:
+		return &fault{nil, "begin the transaction of a lane at READ COMMITTED", err}
+	case stateNotFound:
+		return &fault{store.ErrNotFound, pg.Message, err}
 	case stateRing:
 		return &fault{nil, "join at a higher isolation level: run postgres.Migrate with Settings.NoRing", err}
 	case stateUniqueViolation:
@@ -137,7 +146,7 @@ func classifyState(pg *pgconn.PgError, err error) error {
 	case stateSerialization, stateDeadlock:
 		return &fault{store.ErrAborted, "given up in favour of another transaction", err}
 	case stateNotAvailable:
-		return &fault{store.ErrUnavailable, "waited too long for a lock", err}
+		return &fault{store.ErrUnavailable, lockTimeout, err}
 	case stateCancelled:
 		if strings.Contains(pg.Message, "statement timeout") {
 			return &fault{store.ErrLimit, "a statement was over the limit", err}

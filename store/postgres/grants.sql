@@ -17,4 +17,8 @@ GRANT UPDATE (payload, erased) ON unavez.queue_0, unavez.queue_1, unavez.queue_2
 GRANT SELECT, UPDATE ON unavez.queue_slot TO unavez_app;
 GRANT SELECT, INSERT, DELETE ON unavez.delivery, unavez.quarantine TO unavez_app;
 GRANT UPDATE (payload, erased) ON unavez.quarantine TO unavez_app;
+GRANT SELECT, UPDATE ON unavez.lane TO unavez_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON unavez.worker, unavez.blocked TO unavez_app;
+GRANT SELECT, INSERT, UPDATE ON unavez.version, unavez.position TO unavez_app;
+GRANT SELECT, INSERT ON unavez.action TO unavez_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA unavez TO unavez_app;

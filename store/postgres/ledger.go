@@ -14,6 +14,20 @@ import (
 // milliseconds or null. With it comes what its transaction is known by.
 const gateText = "SELECT pg_catalog.transaction_timestamp(), g.* FROM unavez.gate($1::pg_catalog.uuid, $2::pg_catalog.int8, $3::pg_catalog.bool, $4::pg_catalog.int8) g"
 
+// gateHeldText is gateText in a lane, which is held before: the gate depends on it.
+const gateHeldText = "SELECT pg_catalog.transaction_timestamp(), g.* FROM unavez.hold($5::pg_catalog.int4, $6::pg_catalog.int8) h(held)," +
+	" LATERAL unavez.gate(CASE WHEN h.held THEN $1::pg_catalog.uuid END, $2::pg_catalog.int8, $3::pg_catalog.bool, $4::pg_catalog.int8) g"
+
+// gating is the statement of a gate that a transaction of the engine begins with,
+// and its arguments.
+func gating(gate store.Gate, waits bool) (string, []any) {
+	args := []any{uuid(gate.Key), gate.Key.Hash64(), waits, max(gate.Limit.Milliseconds(), 0)}
+	if gate.Hold.Epoch == 0 {
+		return gateText, args
+	}
+	return gateHeldText, append(args, gate.Hold.Lane, gate.Hold.Epoch)
+}
+
 // Begin is one trip for an operation that is new: BEGIN, limits, lock and a look
 // whether anything is stored. What is stored is read under the same lock. In the
 // lazy form it sends nothing.
@@ -38,8 +52,11 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[pgx.Tx], 
 	return t, v, nil
 }
 
-// lazy reports whether the gate may wait for the handler's first statement.
-func (s *Store) lazy(gate store.Gate) bool { return s.opts.Lazy && !gate.Eager && gate.From == 0 }
+// lazy reports whether the gate may wait for the handler's first statement. Who
+// runs a lane wants to know at once that it is lost.
+func (s *Store) lazy(gate store.Gate) bool {
+	return s.opts.Lazy && !gate.Eager && gate.From == 0 && gate.Hold.Epoch == 0
+}
 
 // acquire takes a connection for a transaction.
 func (s *Store) acquire(ctx context.Context, gate store.Gate) (*txn, error) {

@@ -41,6 +41,19 @@ type Settings struct {
 	// granted: the claim before it may have been lost, and its outside call
 	// made. Default 5 min; negative means not at all.
 	Doubt time.Duration
+	// Lanes is how many lanes the queue has, at most 65,536; 0 leaves them as they
+	// are, which is 256 at first. They can be changed only while nothing waits in
+	// the queue and no worker lives that holds lanes: an entry knows its lane.
+	Lanes int
+	// Payloads is for how long an entry may be kept after it was done, with its
+	// payload. A slot of the queue is written to for half of it, and emptied half of
+	// it later, or as soon as its room is needed. Default 7 days; at least twice
+	// the longest transaction.
+	Payloads time.Duration
+	// Room is how many bytes of entries the queue holds, about, without indexes;
+	// what comes then is refused with store.ErrFull until some of it is done.
+	// Default 16 GiB; at least 64 MiB.
+	Room int64
 }
 
 // defaultRing is the retention of HTTP requests.
@@ -48,6 +61,14 @@ const defaultRing = 48 * time.Hour
 
 // defaultDoubt outlasts the retries of a request.
 const defaultDoubt = 5 * time.Minute
+
+// The defaults of the queue, and their bounds.
+const (
+	defaultPayloads = 7 * 24 * time.Hour
+	defaultRoom     = 16 << 30
+	minRoom         = 64 << 20
+	maxLanes        = 1 << 16
+)
 
 // minRing is twice the longest limit of a transaction.
 const minRing = 20 * time.Minute
@@ -143,11 +164,25 @@ func set(ctx context.Context, tx pgx.Tx, settings Settings) error {
 	if settings.Ring == 0 {
 		settings.Ring = defaultRing
 	}
-	if settings.Ring < minRing {
-		return fmt.Errorf("postgres store: Ring: %v, want at least %v", settings.Ring, minRing)
-	}
 	if settings.Doubt == 0 {
 		settings.Doubt = defaultDoubt
+	}
+	if settings.Payloads == 0 {
+		settings.Payloads = defaultPayloads
+	}
+	if settings.Room == 0 {
+		settings.Room = defaultRoom
+	}
+	if err := settings.check(); err != nil {
+		return err
+	}
+	for name, value := range map[string]int64{"queue_payload": microseconds(settings.Payloads), "queue_bytes": settings.Room} {
+		if _, err := tx.Exec(ctx, "UPDATE unavez.setting SET value = $2::pg_catalog.int8 WHERE name = $1", name, value); err != nil {
+			return err
+		}
+	}
+	if err := setLanes(ctx, tx, settings.Lanes); err != nil {
+		return err
 	}
 	// The slot that was current before the ring was left is current again when
 	// it is taken up.
@@ -155,6 +190,50 @@ func set(ctx context.Context, tx pgx.Tx, settings Settings) error {
 	const text = "UPDATE unavez.ledger SET ring = $1, doubt = $3, live = CASE WHEN $2 THEN live | 48 ELSE live END, slot = CASE WHEN $2 THEN -1 ELSE" +
 		" (SELECT number FROM unavez.slot WHERE ring = 'outcome' AND state = 'current') END"
 	_, err := tx.Exec(ctx, text, microseconds(settings.Ring), settings.NoRing, microseconds(settings.Doubt))
+	return err
+}
+
+// check tells every value that is out of its bounds.
+func (s Settings) check() error {
+	var faults []error
+	wrong := func(is bool, format string, args ...any) {
+		if is {
+			faults = append(faults, fmt.Errorf("postgres store: "+format, args...))
+		}
+	}
+	wrong(s.Ring < minRing, "Ring: %v, want at least %v", s.Ring, minRing)
+	wrong(s.Payloads < minRing, "Payloads: %v, want at least %v", s.Payloads, minRing)
+	wrong(s.Room < minRoom, "Room: %d bytes, want at least %d", s.Room, minRoom)
+	wrong(s.Lanes < 0 || s.Lanes > maxLanes, "Lanes: %d, want 1 to %d, or 0 to leave them", s.Lanes, maxLanes)
+	return errors.Join(faults...)
+}
+
+// setLanes changes the number of lanes, while nothing waits and nobody holds one.
+func setLanes(ctx context.Context, tx pgx.Tx, lanes int) error {
+	var now int
+	if err := tx.QueryRow(ctx, "SELECT value::pg_catalog.int4 FROM unavez.setting WHERE name = 'lanes'").Scan(&now); err != nil || lanes == 0 || lanes == now {
+		return err
+	}
+	// No append is under way, and none comes before this is committed.
+	const lock = "SET LOCAL lock_timeout = '10s'; LOCK TABLE unavez.queue_0, unavez.queue_1, unavez.queue_2, unavez.queue_3, unavez.blocked, unavez.worker IN SHARE ROW EXCLUSIVE MODE"
+	if _, err := tx.Exec(ctx, lock); err != nil {
+		return err
+	}
+	var busy bool
+	const text = "SELECT EXISTS (SELECT FROM unavez.worker WHERE expires > pg_catalog.clock_timestamp()) OR EXISTS (SELECT FROM unavez.blocked)" +
+		" OR EXISTS (SELECT FROM unavez.queue q WHERE NOT EXISTS (SELECT FROM unavez.memory m WHERE m.key = q.key AND m.forgets > q.arrived))"
+	if err := tx.QueryRow(ctx, text).Scan(&busy); err != nil {
+		return err
+	}
+	if busy {
+		return fmt.Errorf("postgres store: Lanes: %d, but the database has %d and something waits in its queue, or a worker lives: let the queue run empty and stop the workers first", lanes, now)
+	}
+	// Lanes that are not used any more keep their rows: an epoch only grows.
+	const change = "WITH s AS (UPDATE unavez.setting SET value = $1::pg_catalog.int4 WHERE name = 'lanes')," +
+		" kept AS (UPDATE unavez.lane SET epoch = epoch + 1, holder = '', expires = '-infinity', clean = true, cursor = '')" +
+		" INSERT INTO unavez.lane (number, epoch, expires, clean, holder, cursor) SELECT n, 0, '-infinity', true, '', ''" +
+		" FROM pg_catalog.generate_series(0, $1::pg_catalog.int4 - 1) n ON CONFLICT (number) DO NOTHING"
+	_, err := tx.Exec(ctx, change, lanes)
 	return err
 }
 

@@ -16,22 +16,28 @@ import (
 // server in one message, whose own bound is a gigabyte.
 const MaxArrival = 256 << 20
 
-// The statements of an arrival; see unavez.append and unavez.set_aside.
+// The statements of an arrival; see the functions of the schema.
 const (
 	appendText = "SELECT unavez.append($1::pg_catalog.int4, $2::pg_catalog.bool, $3::pg_catalog.int8[], $4::pg_catalog.uuid[], $5::pg_catalog.uuid[]," +
 		" $6::pg_catalog.uuid[], $7::pg_catalog.uuid[], $8::pg_catalog.int4[], $9::pg_catalog.int4[], $10::pg_catalog.bytea[], $11::pg_catalog.text[]," +
 		" $12::pg_catalog.json[], $13::pg_catalog.bytea[])"
 	asideText = "SELECT unavez.set_aside($1::pg_catalog.uuid[], $2::pg_catalog.uuid[], $3::pg_catalog.text[], $4::pg_catalog.text[], $5::pg_catalog.text[]," +
 		" $6::pg_catalog.text[], $7::pg_catalog.text[], $8::pg_catalog.json[], $9::pg_catalog.text[], $10::pg_catalog.bytea[])"
+	releaseText = "SELECT unavez.release_item($1::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text)"
 )
 
 // fixed are the statements that do not depend on the layout of the ledger.
-type fixed struct{ begin, commit, appends, asides *statement }
+type fixed struct {
+	begin, commit, appends, asides, releases, hold, finishes *statement
+	enters                                                   map[bool]*statement // of a batch; by whether transaction_timeout is known
+}
 
 func newFixed() fixed {
 	return fixed{
 		begin: newStatement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", false), commit: newStatement("COMMIT", false),
 		appends: newStatement(appendText, true), asides: newStatement(asideText, true),
+		releases: newStatement(releaseText, true), hold: newStatement(holdText, true), finishes: newStatement(finishBatchText, true),
+		enters: map[bool]*statement{false: newStatement(enterAllText(false), true), true: newStatement(enterAllText(true), true)},
 	}
 }
 
@@ -131,7 +137,7 @@ const enqueueText = "SELECT unavez.append($1::pg_catalog.text::pg_catalog.int4, 
 // let it. Call it last, and once: who enqueues twice may meet another who does so
 // in the other order, and one of the two is then aborted as a deadlock.
 func (s *Store) Enqueue(ctx context.Context, tx pgx.Tx, entries []store.Entry) ([]store.Appended, error) {
-	return s.enqueue(ctx, func(ctx context.Context, text string, args ...any) scanner { return tx.QueryRow(ctx, text, args...) }, entries)
+	return s.enqueue(ctx, asksTx(tx), entries)
 }
 
 func (s *Store) enqueue(ctx context.Context, ask asker, entries []store.Entry) ([]store.Appended, error) {

@@ -12,10 +12,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/unavez/unavez/store"
+	"github.com/unavez/unavez/store/postgres"
 )
 
 // entryOf is an entry of the ordering key, with a payload that is the same
@@ -40,6 +42,10 @@ func namesOf(entries []store.Entry) []string {
 		names[i] = nameOf(entries[i])
 	}
 	return names
+}
+
+func inSequence(entries []store.Entry) bool {
+	return slices.IsSortedFunc(entries, func(a, b store.Entry) int { return int(a.Sequence - b.Sequence) })
 }
 
 // append appends entries in one flush.
@@ -102,7 +108,7 @@ func TestArrivalsAreNumberedInTheirOrder(t *testing.T) {
 		if names := namesOf(got); !slices.Equal(names, want) {
 			t.Errorf("limit %d: read %q", limit, names)
 		}
-		if !slices.IsSortedFunc(got, func(a, b store.Entry) int { return int(a.Sequence - b.Sequence) }) || got[0].Sequence < 1 {
+		if !inSequence(got) || got[0].Sequence < 1 {
 			t.Errorf("limit %d: sequences are not in order", limit)
 		}
 	}
@@ -431,3 +437,45 @@ func TestAnAppendIsInTheQueueWholeOrNotAtAll(t *testing.T) {
 }
 
 func errOf[T any](_ T, err error) error { return err }
+
+func TestLanesAreChangedOnlyWhileNothingWaits(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	old := d.worker(t, nil)
+	migrate := func(lanes int) error {
+		return postgres.Migrate(t.Context(), d.pool(t, "unavez_migrate", nil), &postgres.Settings{Lanes: lanes})
+	}
+	refused := func(why string) {
+		t.Helper()
+		if err := migrate(3); err == nil || !strings.Contains(err.Error(), "let the queue run empty") {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	old.append(t, entryOf("waits"))
+	refused("an entry waits")
+	gate := gateOf()
+	gate.Identity = entryOf("waits").Note.Identity
+	gate.Key = gate.Identity.Key()
+	old.do(t, gate, "done")
+	_, err := old.Keep(t.Context(), store.Keeping{Worker: "old", Lease: time.Minute})
+	must(t, "Keep", err)
+	refused("a worker lives")
+	must(t, "HandBack", old.HandBack(t.Context(), "old", nil, true))
+	must(t, "Migrate", migrate(3))
+	if _, err := old.Append(t.Context(), store.Arrival{Entries: []store.Entry{entryOf("late")}}); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Append by a worker that counts on other lanes: %v", err)
+	}
+	w := d.worker(t, &postgres.Options{Lanes: 3})
+	share, err := w.Keep(t.Context(), store.Keeping{Worker: "new", Lease: time.Minute})
+	must(t, "Keep", err)
+	if len(share.Held) != 3 || w.Lanes() != 3 || share.Held[0].Epoch < 2 {
+		t.Errorf("%d lanes are held of %d: %+v", len(share.Held), w.Lanes(), share.Held)
+	}
+	w.append(t, entryOf("new"))
+	if _, err := postgres.New(w.pool, &postgres.Options{Lanes: 256}); err == nil || !strings.Contains(err.Error(), "Lanes: 256") {
+		t.Errorf("a store that counts on other lanes: %v", err)
+	}
+	if err := migrate(-1); err == nil || !strings.Contains(err.Error(), "Lanes: -1") {
+		t.Errorf("Migrate: %v", err)
+	}
+}

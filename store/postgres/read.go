@@ -35,6 +35,7 @@ type texts struct {
 	layout            layout
 	read              string
 	probe, ride       *statement // ride is a probe that raises
+	probeAll          *statement // a probe of several operations
 	insert            *statement
 	begin, commit     *statement
 	enter, enterRide  *statement
@@ -51,7 +52,8 @@ func (s *Store) statements(l layout) *texts {
 	t = &texts{
 		layout: l, read: readText(l),
 		probe: newStatement(probeText(l, false), true), ride: newStatement(probeText(l, true), true),
-		begin: newStatement("BEGIN ISOLATION LEVEL "+string(s.opts.Isolation)+" READ WRITE", false), commit: newStatement("COMMIT", false),
+		probeAll: newStatement(probeAllText(l), true),
+		begin:    newStatement("BEGIN ISOLATION LEVEL "+string(s.opts.Isolation)+" READ WRITE", false), commit: newStatement("COMMIT", false),
 		enter: newStatement(enterText(false, false), true), enterRide: newStatement(enterText(true, false), true),
 		enter17: newStatement(enterText(false, true), true), ride17: newStatement(enterText(true, true), true),
 		unbound: newStatement("SELECT pg_catalog.set_config('statement_timeout', '0', true) IS NULL", true), finished: newStatement(finishText, true),
@@ -84,6 +86,18 @@ func enterText(rides, transacts bool) string {
 	if rides {
 		lock = "CASE WHEN " + lock + " THEN true ELSE unavez.refuse('" + stateInFlight + "', 'operation runs elsewhere') END"
 	}
+	return "SELECT " + lock + ", " + limitsText(transacts)
+}
+
+// enterAllText is enterText for several operations: it gives the numbers, from 1,
+// of those whose locks were granted.
+func enterAllText(transacts bool) string {
+	return "SELECT ARRAY(SELECT k.n FROM pg_catalog.unnest($1::pg_catalog.int8[]) WITH ORDINALITY AS k(lock, n) WHERE pg_catalog.pg_try_advisory_xact_lock(k.lock)), " +
+		limitsText(transacts)
+}
+
+// limitsText sets the limits of a transaction, and gives what it is known by.
+func limitsText(transacts bool) string {
 	limits := []string{"idle_in_transaction_session_timeout", "statement_timeout", "tcp_user_timeout"}
 	if transacts {
 		limits = append(limits, "transaction_timeout")
@@ -91,7 +105,7 @@ func enterText(rides, transacts bool) string {
 	for i, name := range limits {
 		limits[i] = "pg_catalog.set_config('" + name + "', $2::pg_catalog.text, true)"
 	}
-	return "SELECT " + lock + ", pg_catalog.transaction_timestamp(), pg_catalog.current_setting('synchronous_commit')," +
+	return "pg_catalog.transaction_timestamp(), pg_catalog.current_setting('synchronous_commit')," +
 		" pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) '', pg_catalog.num_nulls(" + strings.Join(limits, ", ") + ")"
 }
 
@@ -137,12 +151,8 @@ func readText(l layout) string {
 	return b.String()
 }
 
-// probeText tells only whether anything is stored of an operation, which costs
-// half of a read. Most operations are new. It looks only into what has been
-// written to; whether that is still all, its own snapshot tells. Where it rides
-// ahead of a handler's statement it raises unless nothing is stored.
-func probeText(l layout, rides bool) string {
-	var tables []string
+// written are the tables that have been written to.
+func (l layout) written() (tables []string) {
 	for n := range outcomeSlots {
 		if l.live&(1<<n) != 0 {
 			tables = append(tables, fmt.Sprintf("outcome_%d", n))
@@ -159,6 +169,26 @@ func probeText(l layout, rides bool) string {
 			tables = append(tables, fmt.Sprintf("tombstone_%d", n))
 		}
 	}
+	return tables
+}
+
+// probeAllText is probeText for several operations: it gives the numbers, from 1,
+// of those of which something is stored. Each is looked for by index.
+func probeAllText(l layout) string {
+	known := "false"
+	for _, table := range l.written() {
+		known += " OR (SELECT true FROM unavez." + table + " x WHERE x.key OPERATOR(pg_catalog.=) k.key)"
+	}
+	return "SELECT l.slot, l.live, l.tombstone_live, l.ring, " + incarnationText + ", pg_catalog.pg_current_wal_insert_lsn()," +
+		" ARRAY(SELECT k.n FROM pg_catalog.unnest($1::pg_catalog.uuid[]) WITH ORDINALITY AS k(key, n) WHERE " + known + ") FROM unavez.ledger l"
+}
+
+// probeText tells only whether anything is stored of an operation, which costs
+// half of a read. Most operations are new. It looks only into what has been
+// written to; whether that is still all, its own snapshot tells. Where it rides
+// ahead of a handler's statement it raises unless nothing is stored.
+func probeText(l layout, rides bool) string {
+	tables := l.written()
 	known := "$1::pg_catalog.uuid IS NULL"
 	for i, table := range tables {
 		tables[i] = "EXISTS (SELECT FROM unavez." + table + " x WHERE x.key OPERATOR(pg_catalog.=) $1::pg_catalog.uuid)"

@@ -28,7 +28,8 @@ func (s *SQLStore) beginPlain(ctx context.Context, gate store.Gate, waits bool) 
 	}
 	t := &foreignTxn{tx: tx, unit: s.unit(nil, gate)}
 	f := &found{}
-	err = tx.QueryRowContext(ctx, gateText, uuid(gate.Key), gate.Key.Hash64(), waits, max(gate.Limit.Milliseconds(), 0)).
+	text, args := gating(gate, waits)
+	err = tx.QueryRowContext(ctx, text, args...).
 		Scan(append([]any{&t.unit.started}, f.columns()...)...)
 	if err != nil {
 		t.rollback()

@@ -54,7 +54,14 @@ var (
 	_ store.Upkeep           = (*Store)(nil)
 	_ store.Incarnated       = (*Store)(nil)
 	_ store.Incarnations     = (*Store)(nil)
+	_ store.Queue            = (*Store)(nil)
+	_ store.Lanes            = (*Store)(nil)
 	_ store.Enqueuer[pgx.Tx] = (*Store)(nil)
+	_ store.Versions[pgx.Tx] = (*Store)(nil)
+	_ store.Batches[pgx.Tx]  = (*Store)(nil)
+	_ store.Quarantine       = (*Store)(nil)
+	_ store.Positions        = (*Store)(nil)
+	_ store.Privacy          = (*Store)(nil)
 )
 
 // smallSlot is the size from which a slot is emptied as a whole.

@@ -201,8 +201,29 @@ func (d *database) advance(t *testing.T, by time.Duration) {
 		"UPDATE unavez.queue_slot SET since = since - $1::interval, sealed = sealed - $1::interval",
 		"UPDATE unavez.delivery SET at = at - $1::interval",
 		"UPDATE unavez.quarantine SET arrived = arrived - $1::interval",
+		"UPDATE unavez.lane SET expires = expires - $1::interval WHERE holder <> ''",
+		"UPDATE unavez.worker SET expires = expires - $1::interval",
+		"UPDATE unavez.position SET expires = expires - $1::interval",
 	} {
 		d.exec(t, text, by)
+	}
+}
+
+// smuggle puts an outcome past the protocol, where one of a short retention
+// goes, or also where one of a long retention does.
+func (d *database) smuggle(t *testing.T, id store.Identity, long bool) {
+	t.Helper()
+	key := id.Key()
+	o := store.Outcome{State: store.Completed, Result: store.Result{Code: 299}, Attempt: 1}
+	// Where it would go if its retention were short, and if it were long.
+	tables := []string{ask[string](t, d, "SELECT CASE WHEN slot < 0 THEN 'outcome_table' ELSE 'outcome_' || slot END FROM unavez.ledger")}
+	if long && tables[0] != "outcome_table" {
+		tables = append(tables, "outcome_table")
+	}
+	for _, table := range tables {
+		d.exec(t, "INSERT INTO unavez."+table+` (key, ended, expires, forgets, code, attempt, version, state, unreplayable, operation, fingerprint, checksum, header, body)
+				VALUES ($1, now(), now() + interval '1 hour', now() + interval '2 hours', 299, 1, 0, 6, false, $2, '', $3, '', '')`,
+			[16]byte(key), id.Text(), o.Checksum(key))
 	}
 }
 
@@ -216,14 +237,7 @@ func common[Tx any](d *database) storetest.Harness[Tx] {
 				d.exec(t, "UPDATE unavez."+table+" SET body = set_byte(body, 0, get_byte(body, 0) # 1) WHERE key = $1", [16]byte(key))
 			}
 		},
-		Smuggle: func(t *testing.T, id store.Identity) {
-			key := id.Key()
-			o := store.Outcome{State: store.Completed, Result: store.Result{Code: 299}, Attempt: 1}
-			table := ask[string](t, d, "SELECT CASE WHEN slot < 0 THEN 'outcome_table' ELSE 'outcome_' || slot END FROM unavez.ledger")
-			d.exec(t, "INSERT INTO unavez."+table+` (key, ended, expires, forgets, code, attempt, version, state, unreplayable, operation, fingerprint, checksum, header, body)
-				VALUES ($1, now(), now() + interval '1 hour', now() + interval '2 hours', 299, 1, 0, 6, false, $2, '', $3, '', '')`,
-				[16]byte(key), id.Text(), o.Checksum(key))
-		},
+		Smuggle: func(t *testing.T, id store.Identity) { d.smuggle(t, id, false) },
 		Crash: func(t *testing.T, gate store.Gate, row string) {
 			c := start(t, "hold", d.app(), append([]string{row}, gate.Identity.Parts...)...)
 			defer c.kill()

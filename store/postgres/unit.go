@@ -94,6 +94,10 @@ func (u *unit) openOnce(ctx context.Context) (granted, known bool, err error) {
 	now := u.s.seen.Load()
 	t := newTrip(ctx, u.conn)
 	t.send(now.begin, nil)
+	held := u.gate.Hold.Epoch != 0
+	if held {
+		t.send(u.s.fixed.hold, holding(u.gate.Hold))
+	}
 	t.send(now.entering(false, t.session.transacts), u.entering())
 	saw := u.s.look()
 	if u.s.above() {
@@ -105,6 +109,9 @@ func (u *unit) openOnce(ctx context.Context) (granted, known bool, err error) {
 		return false, false, t.end(err)
 	}
 	err = t.read(nil)
+	if err == nil && held {
+		err = t.read(nil)
+	}
 	if err == nil {
 		err = t.read(func(r row) error { granted = u.entered(t.session, r); return nil })
 	}
@@ -181,7 +188,8 @@ func (u *unit) resume(ctx context.Context, fence int64) error {
 	f, saw := &found{}, u.s.look()
 	batch := &pgx.Batch{}
 	batch.Queue(u.s.seen.Load().begin.text)
-	batch.Queue(gateText, uuid(u.gate.Key), u.gate.Key.Hash64(), true, max(u.gate.Limit.Milliseconds(), 0)).
+	text, args := gating(u.gate, true)
+	batch.Queue(text, args...).
 		QueryRow(func(row pgx.Row) error { return row.Scan(append([]any{&u.started}, f.columns()...)...) })
 	if err := u.conn.SendBatch(ctx, batch).Close(); err != nil {
 		return opening(ctx, err)

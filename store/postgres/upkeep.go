@@ -18,7 +18,8 @@ const (
 	tombstoneSlots = 3
 )
 
-// Purge works on small slots row by row, as on a table, and on large ones as a
+// Purge turns the ring of the queue first: what is remembered of an entry's end
+// stays as long as the entry. Then it works on small slots row by row, as on a table, and on large ones as a
 // whole: identities are copied to the tombstones, the slot is retired, and
 // emptied once no gate that read it is open. One worker purges at a time; the
 // others find nothing to do. Rows that go with a whole slot of tombstones are
@@ -28,7 +29,7 @@ func (s *Store) Purge(ctx context.Context, limit int) (int, error) {
 		return 0, nil
 	}
 	p := purge{s: s, left: limit}
-	for _, step := range []func(context.Context) error{p.outcomes, p.table, p.tombstones} {
+	for _, step := range []func(context.Context) error{p.queue, p.deliveries, p.outcomes, p.table, p.tombstones} {
 		if err := step(ctx); err != nil {
 			return limit - p.left, err
 		}
@@ -38,17 +39,23 @@ func (s *Store) Purge(ctx context.Context, limit int) (int, error) {
 
 // purge is one call of Purge.
 type purge struct {
-	s    *Store
-	left int // rows that may still be changed
+	s     *Store
+	left  int // rows that may still be changed
+	looks int // rows of the queue that may still be looked at, once that has begun
 }
+
+// purgeIdle is how long the transaction of a purge may wait for its worker, in
+// milliseconds: one that was stopped, or whose host is gone, must not keep the
+// others from purging.
+const purgeIdle = "10000"
 
 // tx runs one step of a purge in a transaction, if no other worker purges.
 func (p *purge) tx(ctx context.Context, fn func(tx pgx.Tx) error) error {
-	return classify(p.s.working(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	return classify(pgx.BeginTxFunc(ctx, p.s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		var mine bool
 		const text = "SELECT pg_catalog.pg_try_advisory_xact_lock($1) FROM (SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true)," +
 			" pg_catalog.set_config('tcp_user_timeout', $2, true)) limits"
-		if err := tx.QueryRow(ctx, text, purgeLock, milliseconds(workLimit)).Scan(&mine); err != nil || !mine {
+		if err := tx.QueryRow(ctx, text, purgeLock, purgeIdle).Scan(&mine); err != nil || !mine {
 			return err
 		}
 		return fn(tx)
@@ -87,7 +94,7 @@ func (sl slot) table() string { return fmt.Sprintf("unavez.%s_%d", sl.ring, sl.n
 func (p *purge) slots(ctx context.Context, tx pgx.Tx, ring string, n int) ([]slot, error) {
 	const text = "SELECT s.number, s.state, pg_catalog.pg_relation_size(pg_catalog.format('unavez.%s_%s', s.ring, s.number)::pg_catalog.regclass) < $2," +
 		" s.since <= pg_catalog.clock_timestamp() - (SELECT CASE s.ring WHEN 'outcome' THEN l.ring / 2 ELSE l.ring * 15 END FROM unavez.ledger l) * interval '1 microsecond'," +
-		" coalesce(s.until <= pg_catalog.clock_timestamp(), false), s.until IS NOT NULL" +
+		" coalesce(s.until <= CASE s.ring WHEN 'outcome' THEN pg_catalog.clock_timestamp() ELSE (SELECT unavez.forgetting()) END, false), s.until IS NOT NULL" +
 		" FROM unavez.slot s WHERE s.ring = $1 ORDER BY (s.number - (SELECT c.number FROM unavez.slot c WHERE c.ring = $1 AND c.state = 'current') - 1 + $3) % $3"
 	return collect(ctx, tx, text, []any{ring, p.s.small[ring], n}, func(row pgx.CollectableRow) (slot, error) {
 		sl := slot{ring: ring}
@@ -106,7 +113,7 @@ func (p *purge) outcomes(ctx context.Context) error {
 // tombstones purges the ring of tombstones.
 func (p *purge) tombstones(ctx context.Context) error {
 	return p.ring(ctx, ringTombstone, tombstoneSlots, func(ctx context.Context, tx pgx.Tx, sl slot) error {
-		return p.run(ctx, tx, "WITH over AS (SELECT key FROM "+sl.table()+" WHERE forgets <= pg_catalog.clock_timestamp() ORDER BY key LIMIT $1),"+
+		return p.run(ctx, tx, "WITH over AS (SELECT key FROM "+sl.table()+" WHERE forgets <= (SELECT unavez.forgetting()) ORDER BY key LIMIT $1),"+
 			" gone AS (DELETE FROM "+sl.table()+" t USING over WHERE t.key = over.key RETURNING 1) SELECT count(*) FROM gone")
 	})
 }
@@ -125,7 +132,7 @@ func moveRows(table string) string {
 		" RETURNING o.key, o.forgets, pg_catalog.substring(o.fingerprint, 1, 8) AS short)," + dropHistory
 	for n := range tombstoneSlots {
 		text += fmt.Sprintf(", kept_%d AS (INSERT INTO unavez.tombstone_%d SELECT key, forgets, short FROM gone"+
-			" WHERE forgets > pg_catalog.clock_timestamp() AND %d = (SELECT tombstone_slot FROM unavez.ledger) ORDER BY key"+
+			" WHERE forgets > (SELECT unavez.forgetting()) AND %d = (SELECT tombstone_slot FROM unavez.ledger) ORDER BY key"+
 			" ON CONFLICT (key) DO UPDATE SET forgets = excluded.forgets, short = excluded.short)", n, n, n)
 	}
 	return text + " SELECT count(*) FROM gone"
@@ -257,7 +264,7 @@ func copyRows(sl slot) string {
 		" ORDER BY key LIMIT $1)," + dropHistory
 	for n := range tombstoneSlots {
 		text += fmt.Sprintf(", kept_%d AS (INSERT INTO unavez.tombstone_%d SELECT key, forgets, short FROM gone"+
-			" WHERE forgets > pg_catalog.clock_timestamp() AND %d = (SELECT tombstone_slot FROM unavez.ledger) ORDER BY key"+
+			" WHERE forgets > (SELECT unavez.forgetting()) AND %d = (SELECT tombstone_slot FROM unavez.ledger) ORDER BY key"+
 			" ON CONFLICT (key) DO UPDATE SET forgets = excluded.forgets, short = excluded.short)", n, n, n)
 	}
 	return text + ", far AS (UPDATE unavez.slot SET copied = (SELECT key FROM gone ORDER BY key DESC LIMIT 1)" +
@@ -270,7 +277,7 @@ func retire(ctx context.Context, tx pgx.Tx, sl slot) error {
 		return err
 	}
 	tag, err := tx.Exec(ctx, "UPDATE unavez.slot SET state = 'retired', since = pg_catalog.clock_timestamp()"+
-		" WHERE ring = $1 AND number = $2 AND state = 'sealed' AND until <= pg_catalog.clock_timestamp()", sl.ring, sl.number)
+		" WHERE ring = $1 AND number = $2 AND state = 'sealed' AND until <= CASE ring WHEN 'outcome' THEN pg_catalog.clock_timestamp() ELSE (SELECT unavez.forgetting()) END", sl.ring, sl.number)
 	if err != nil || tag.RowsAffected() == 0 {
 		return err
 	}
@@ -289,7 +296,8 @@ func empty(ctx context.Context, tx pgx.Tx, sl slot) error {
 	if err := lock(ctx, tx, sl, "ACCESS EXCLUSIVE"); err != nil {
 		return err
 	}
-	if err := tx.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM "+sl.table()+" WHERE "+last+" > pg_catalog.clock_timestamp())").Scan(&sound); err != nil || !sound {
+	until := map[string]string{ringOutcome: "pg_catalog.clock_timestamp()", ringTombstone: "(SELECT unavez.forgetting())"}[sl.ring]
+	if err := tx.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM "+sl.table()+" WHERE "+last+" > "+until+")").Scan(&sound); err != nil || !sound {
 		return err
 	}
 	if _, err := tx.Exec(ctx, "TRUNCATE "+sl.table()); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,13 +14,9 @@ import (
 
 func TestEveryKeyOfTheConfigurationIsOnItsPage(t *testing.T) {
 	t.Parallel()
-	var page []byte
-	for _, name := range []string{"http-api.md", "inbox.md"} {
-		text, err := os.ReadFile("../../../docs/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		page = append(page, text...)
+	page, err := os.ReadFile("../../../docs/http-api.md")
+	if err != nil {
+		t.Fatal(err)
 	}
 	keys := 0
 	var walk func(reflect.Type, string)
@@ -31,12 +28,12 @@ func TestEveryKeyOfTheConfigurationIsOnItsPage(t *testing.T) {
 			keys++
 			name := path[strings.LastIndexByte(path, '.')+1:]
 			if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "."+name+"`") {
-				t.Errorf("neither docs/http-api.md nor docs/inbox.md explains %s", path)
+				t.Errorf("docs/http-api.md does not explain %s", path)
 			}
 			return
 		}
 		for i := range at.NumField() {
-			if tag := at.Field(i).Tag.Get("yaml"); tag != "" {
+			if tag := at.Field(i).Tag.Get("yaml"); tag != "" && !slices.Contains([]string{"sources", "effects", "alerts", "inbox"}, tag) {
 				walk(at.Field(i).Type, path+"."+tag)
 			}
 		}

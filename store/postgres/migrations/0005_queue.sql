@@ -4,6 +4,8 @@
 --   UV011  the lane has another holder, or is being taken over
 --   UV012  the queue is full
 --   UV013  the lanes have been changed
+--   UV014  a lane needs READ COMMITTED
+--   UV015  there is no such item
 
 INSERT INTO unavez.setting (name, value) VALUES
     ('lanes', '256'),
@@ -393,4 +395,416 @@ BEGIN
             (SELECT q.* FROM unavez.queue_3 q WHERE q.ordering = order_key AND q.sequence > after
                 AND (SELECT true FROM unavez.memory m WHERE m.key = q.key AND m.forgets > q.arrived LIMIT 1) IS NULL ORDER BY q.sequence LIMIT most)
             ) u ORDER BY u.sequence LIMIT most) r ORDER BY r.sequence;
+END $$;
+
+-- Lanes are shared out among workers. Whoever runs entries of a lane holds it,
+-- by the number of its holder, the epoch. cursor is how far its reading has come.
+CREATE TABLE unavez.lane (
+    number  integer     PRIMARY KEY,
+    epoch   bigint      NOT NULL,
+    expires timestamptz NOT NULL,
+    clean   boolean     NOT NULL, -- handed back by the holder before, or there was none
+    holder  text        NOT NULL, -- '' for none
+    cursor  text        NOT NULL
+) WITH (fillfactor = 50);
+INSERT INTO unavez.lane (number, epoch, expires, clean, holder, cursor) SELECT n, 0, '-infinity', true, '', '' FROM generate_series(0, 255) n;
+
+CREATE TABLE unavez.worker (
+    name    text        PRIMARY KEY,
+    expires timestamptz NOT NULL
+);
+
+-- Ordering keys that wait, each with the first entry that does; and entries that
+-- wait at a gap, several of a key.
+CREATE TABLE unavez.blocked (
+    ordering  uuid    NOT NULL,
+    sequence  bigint  NOT NULL,
+    lane      integer NOT NULL,
+    gap       boolean NOT NULL,
+    key       uuid    NOT NULL,
+    operation uuid    NOT NULL,
+    PRIMARY KEY (ordering, sequence)
+);
+CREATE UNIQUE INDEX blocked_first ON unavez.blocked (ordering) WHERE NOT gap;
+
+-- The last change of each ordering key that took effect, where effects declare
+-- versions.
+CREATE TABLE unavez.version (
+    ordering uuid  PRIMARY KEY,
+    number   text  NOT NULL,
+    content  bytea NOT NULL
+);
+
+-- How far the listings of senders have been read, and by whom.
+CREATE TABLE unavez.position (
+    name    text        PRIMARY KEY,
+    worker  text        NOT NULL,
+    expires timestamptz NOT NULL,
+    value   text        NOT NULL
+);
+
+-- What people decided about entries and their payloads: what is readmit,
+-- discard or erase.
+CREATE TABLE unavez.action (
+    id     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key    uuid        NOT NULL,
+    at     timestamptz NOT NULL,
+    what   text        NOT NULL,
+    actor  text        NOT NULL,
+    reason text        NOT NULL
+);
+
+-- lane_lock is the lock of a lane: every transaction of its holder has it
+-- shared, and who takes the lane over has it alone.
+CREATE FUNCTION unavez.lane_lock(lane_number integer) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT 8461807911012289536 + (lane_number::bigint << 16)
+$$;
+
+-- hold raises unless the epoch is its lane's, and nobody waits to take the lane
+-- over. The epoch is read under the lock, in a statement of its own.
+CREATE FUNCTION unavez.hold(lane_number integer, lane_epoch bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT LIKE 'read %' THEN
+        RAISE EXCEPTION 'a lane needs READ COMMITTED: at % its new holder could be missed', current_setting('transaction_isolation') USING ERRCODE = 'UV014';
+    END IF;
+    IF NOT pg_try_advisory_xact_lock_shared(unavez.lane_lock(lane_number)) THEN
+        RAISE EXCEPTION 'lane % is being taken over', lane_number USING ERRCODE = 'UV011';
+    END IF;
+    IF NOT EXISTS (SELECT FROM unavez.lane l WHERE l.number = lane_number AND l.epoch = lane_epoch) THEN
+        RAISE EXCEPTION 'epoch % of lane % is over', lane_epoch, lane_number USING ERRCODE = 'UV011';
+    END IF;
+    RETURN true;
+END $$;
+
+-- keep renews a worker and the lanes that it rightly believes to hold, with their
+-- cursors, and tells how many workers live and which lanes may be taken. Its
+-- commit does not wait for the disk: what a crash takes back makes a lease run
+-- out early, and that decides nothing.
+CREATE FUNCTION unavez.keep(worker_name text, lease bigint, numbers integer[], epochs bigint[], cursors text[], OUT workers integer, OUT held integer[], OUT free integer[])
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + lease * interval '1 microsecond';
+    ignored text;
+BEGIN
+    ignored := set_config('synchronous_commit', 'off', true);
+    INSERT INTO unavez.worker (name, expires) VALUES (worker_name, until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires;
+    DELETE FROM unavez.worker w WHERE w.name IN (SELECT x.name FROM unavez.worker x WHERE x.expires <= clock_timestamp() FOR UPDATE SKIP LOCKED);
+    WITH mine AS (
+        SELECT l.number, m.cursor FROM unavez.lane l JOIN unnest(numbers, epochs, cursors) AS m(number, epoch, cursor) ON m.number = l.number
+            WHERE l.holder = worker_name AND l.epoch = m.epoch ORDER BY l.number FOR UPDATE OF l),
+    kept AS (UPDATE unavez.lane l SET expires = until, cursor = coalesce(nullif(mine.cursor, ''), l.cursor) FROM mine WHERE l.number = mine.number RETURNING l.number)
+        SELECT coalesce(array_agg(k.number ORDER BY k.number), '{}') INTO held FROM kept k;
+    SELECT count(*) INTO workers FROM unavez.worker w WHERE w.expires > clock_timestamp();
+    SELECT coalesce(array_agg(l.number ORDER BY l.number), '{}') INTO free FROM unavez.lane l
+        WHERE l.number < (SELECT s.value::integer FROM unavez.setting s WHERE s.name = 'lanes')
+        AND (l.holder = '' OR l.expires <= clock_timestamp() OR l.holder = worker_name AND l.number <> ALL (held));
+END $$;
+
+-- take_lanes gives a worker lanes that are free or whose lease has run out, at
+-- most most of them, in the given order. It holds the lock of each alone, so that
+-- nothing of an earlier holder runs any more, and raises the epoch under it. It
+-- waits so many milliseconds for a lock, and raises when it does not get it; with 0
+-- it passes such a lane by. known are those of the worker that it knows of.
+CREATE FUNCTION unavez.take_lanes(worker_name text, lease bigint, numbers integer[], known integer[], most integer, wait integer)
+RETURNS TABLE (number integer, epoch bigint, cursor text, clean boolean)
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    l unavez.lane;
+    one integer;
+    n integer := 0;
+    ignored text;
+BEGIN
+    IF wait > 0 THEN
+        ignored := set_config('lock_timeout', wait::text, true);
+    END IF;
+    FOREACH one IN ARRAY numbers LOOP
+        EXIT WHEN n >= most;
+        IF wait > 0 THEN
+            PERFORM pg_advisory_xact_lock(unavez.lane_lock(one));
+        ELSIF NOT pg_try_advisory_xact_lock(unavez.lane_lock(one)) THEN
+            CONTINUE;
+        END IF;
+        SELECT * INTO l FROM unavez.lane x WHERE x.number = one
+            AND (x.holder = '' OR x.expires <= clock_timestamp() OR x.holder = worker_name AND x.number <> ALL (known)) FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        UPDATE unavez.lane x SET epoch = x.epoch + 1, holder = worker_name, expires = clock_timestamp() + lease * interval '1 microsecond', clean = false WHERE x.number = one;
+        n := n + 1;
+        number := one; epoch := l.epoch + 1; cursor := l.cursor; clean := l.clean;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- hand_back frees lanes of a worker. The epoch is raised, so that nothing begins
+-- under the old one although nobody has taken the lane yet.
+CREATE FUNCTION unavez.hand_back(worker_name text, numbers integer[], epochs bigint[], cursors text[], gone boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    WITH mine AS (
+        SELECT l.number, m.cursor FROM unavez.lane l JOIN unnest(numbers, epochs, cursors) AS m(number, epoch, cursor) ON m.number = l.number
+            WHERE l.holder = worker_name AND l.epoch = m.epoch ORDER BY l.number FOR UPDATE OF l)
+        UPDATE unavez.lane l SET epoch = l.epoch + 1, holder = '', expires = '-infinity', clean = true, cursor = coalesce(nullif(mine.cursor, ''), l.cursor)
+            FROM mine WHERE l.number = mine.number;
+    IF gone THEN
+        DELETE FROM unavez.worker w WHERE w.name = worker_name;
+    END IF;
+END $$;
+
+-- block writes down that an entry's ordering key has to wait, and how the attempt
+-- rests that it waits for, if new_state is given: found_fence is that of the
+-- attempt that is there, 0 for none.
+CREATE FUNCTION unavez.block(
+    lane_number integer, lane_epoch bigint, entry_key uuid, entry_order uuid, entry_sequence bigint, is_gap boolean,
+    operation_key uuid, operation_lock bigint, found_fence bigint, new_fence bigint, new_state smallint, delay bigint, new_reason text,
+    new_operation text, new_version integer, new_fingerprint bytea, new_derived text, new_origin text)
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    f unavez.found;
+BEGIN
+    PERFORM unavez.hold(lane_number, lane_epoch);
+    IF new_state IS NOT NULL THEN
+        f := unavez.gate(operation_key, operation_lock, false, NULL);
+        IF f.state >= 6 THEN
+            RAISE EXCEPTION 'operation has ended' USING ERRCODE = 'UV001';
+        ELSIF coalesce(f.attempt_fence, 0) <> found_fence OR f.state NOT IN (0, 2, 3, 4) THEN
+            RAISE EXCEPTION 'operation runs elsewhere, or attempt % is not the last', found_fence USING ERRCODE = 'UV005';
+        END IF;
+        IF f.stale THEN
+            PERFORM unavez.forget(operation_key);
+        END IF;
+        IF f.lapsed THEN
+            PERFORM unavez.move(operation_key, found_fence, 1::smallint, 4::smallint, 0, 'store', f.reason);
+        END IF;
+        IF f.state = 0 THEN
+            f.at := clock_timestamp();
+            INSERT INTO unavez.attempt (key, fence, state, version, expires, due, created, changed, operation, fingerprint, derived, origin, reason)
+                VALUES (operation_key, new_fence, 1, new_version, f.at, f.at, f.at, f.at, new_operation, new_fingerprint, new_derived, new_origin, '');
+            f.state := 1;
+        ELSIF new_fence <> found_fence THEN
+            -- It ran meanwhile, in a transaction that was rolled back.
+            UPDATE unavez.attempt x SET fence = new_fence, state = 1, expires = clock_timestamp() WHERE x.key = operation_key;
+            f.state := 1;
+        END IF;
+        PERFORM unavez.move(operation_key, new_fence, f.state, new_state, delay, 'worker', new_reason);
+    END IF;
+    IF is_gap THEN
+        INSERT INTO unavez.blocked (ordering, sequence, lane, gap, key, operation) VALUES (entry_order, entry_sequence, lane_number, true, entry_key, operation_key)
+            ON CONFLICT (ordering, sequence) DO UPDATE SET gap = true, key = excluded.key, operation = excluded.operation;
+    ELSE
+        DELETE FROM unavez.blocked b WHERE b.ordering = entry_order AND b.sequence = entry_sequence AND b.gap
+            AND NOT EXISTS (SELECT FROM unavez.blocked x WHERE x.ordering = entry_order AND NOT x.gap AND x.sequence < entry_sequence);
+        INSERT INTO unavez.blocked AS b (ordering, sequence, lane, gap, key, operation) VALUES (entry_order, entry_sequence, lane_number, false, entry_key, operation_key)
+            ON CONFLICT (ordering) WHERE NOT gap DO UPDATE SET sequence = excluded.sequence, key = excluded.key, operation = excluded.operation
+            WHERE excluded.sequence < b.sequence;
+    END IF;
+END $$;
+
+-- unblock removes what block wrote for one entry.
+CREATE FUNCTION unavez.unblock(lane_number integer, lane_epoch bigint, entry_order uuid, entry_sequence bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM unavez.hold(lane_number, lane_epoch);
+    DELETE FROM unavez.blocked b WHERE b.ordering = entry_order AND b.sequence = entry_sequence;
+END $$;
+
+-- waiting lists blocked rows of some lanes, or of all, behind a place, with what
+-- they wait for: the entry itself if it is done, which one is that is in the
+-- queue no more; else the operation's outcome, or its attempt.
+CREATE FUNCTION unavez.waiting(lanes bytea, after_order uuid, after_sequence bigint, most integer)
+RETURNS TABLE (ordering uuid, sequence bigint, lane integer, key uuid, operation uuid, gap boolean, done boolean, state smallint, fence bigint, expires bigint, due bigint)
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    at timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+        SELECT w.ordering, w.sequence, w.lane, w.key, w.operation, w.gap, w.ended,
+            CASE WHEN w.ended THEN coalesce(own.state, 8::smallint) WHEN other.state IS NOT NULL THEN other.state
+                WHEN a.state = 1 AND a.expires <= at THEN 4::smallint ELSE coalesce(a.state, 0::smallint) END,
+            CASE WHEN w.ended OR other.state IS NOT NULL THEN NULL ELSE a.fence END,
+            CASE WHEN w.ended OR other.state IS NOT NULL THEN NULL WHEN a.state = 1 THEN (extract(epoch FROM a.expires - at) * 1000000)::bigint END,
+            CASE WHEN w.ended OR other.state IS NOT NULL THEN NULL WHEN a.state = 2 THEN (extract(epoch FROM a.due - at) * 1000000)::bigint END
+        FROM (
+            SELECT b.*, q.arrived IS NULL OR (SELECT true FROM unavez.memory m WHERE m.key = b.key AND m.forgets > q.arrived LIMIT 1) IS NOT NULL AS ended
+            FROM (SELECT * FROM unavez.blocked x WHERE (lanes IS NULL OR get_bit(lanes, x.lane) = 1) AND (x.ordering, x.sequence) > (after_order, after_sequence)
+                ORDER BY x.ordering, x.sequence LIMIT most) b
+            LEFT JOIN LATERAL (SELECT x.arrived FROM unavez.queue x WHERE x.key = b.key LIMIT 1) q ON true) w
+        LEFT JOIN LATERAL (SELECT CASE WHEN m.expires > at THEN m.state ELSE 8::smallint END AS state FROM unavez.memory m WHERE m.key = w.key AND m.forgets > at LIMIT 1) own ON w.ended
+        LEFT JOIN LATERAL (SELECT CASE WHEN m.expires > at THEN m.state ELSE 8::smallint END AS state FROM unavez.memory m WHERE m.key = w.operation AND m.forgets > at LIMIT 1) other ON NOT w.ended
+        LEFT JOIN unavez.attempt a ON a.key = w.operation
+        ORDER BY w.ordering, w.sequence;
+END $$;
+
+-- release_item takes an item out of quarantine, by a person.
+CREATE FUNCTION unavez.release_item(item_key uuid, new_what text, new_actor text, new_reason text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM unavez.quarantine x WHERE x.key = item_key;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'no item %', item_key USING ERRCODE = 'UV015';
+    END IF;
+    INSERT INTO unavez.action (key, at, what, actor, reason) VALUES (item_key, clock_timestamp(), new_what, new_actor, new_reason);
+END $$;
+
+-- erase removes the payloads of a subject and tells of how many entries and
+-- items. A purge, which may be about to carry one of them to another slot, is
+-- waited for.
+CREATE FUNCTION unavez.erase(subject_key uuid, new_actor text, new_reason text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    entries integer;
+    items integer;
+BEGIN
+    PERFORM pg_advisory_xact_lock(8461807911012270082);
+    WITH gone AS (UPDATE unavez.queue_0 x SET payload = '', erased = true WHERE x.subject = subject_key AND NOT x.erased RETURNING x.key),
+        gone_1 AS (UPDATE unavez.queue_1 x SET payload = '', erased = true WHERE x.subject = subject_key AND NOT x.erased RETURNING x.key),
+        gone_2 AS (UPDATE unavez.queue_2 x SET payload = '', erased = true WHERE x.subject = subject_key AND NOT x.erased RETURNING x.key),
+        gone_3 AS (UPDATE unavez.queue_3 x SET payload = '', erased = true WHERE x.subject = subject_key AND NOT x.erased RETURNING x.key)
+        SELECT count(*) INTO entries FROM (SELECT key FROM gone UNION SELECT key FROM gone_1 UNION SELECT key FROM gone_2 UNION SELECT key FROM gone_3) g;
+    WITH gone AS (UPDATE unavez.quarantine x SET payload = '', erased = true WHERE x.subject = subject_key AND NOT x.erased RETURNING x.key)
+        SELECT count(*) INTO items FROM gone;
+    INSERT INTO unavez.action (key, at, what, actor, reason) VALUES (subject_key, clock_timestamp(), 'erase', new_actor, new_reason);
+    RETURN entries + items;
+END $$;
+
+-- take_position gives the position of that name to a worker, unless another
+-- living one has it.
+CREATE FUNCTION unavez.take_position(position_name text, worker_name text, lease bigint, OUT value text, OUT mine boolean)
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO unavez.position (name, worker, expires, value) VALUES (position_name, worker_name, clock_timestamp() + lease * interval '1 microsecond', '')
+        ON CONFLICT (name) DO NOTHING;
+    UPDATE unavez.position x SET worker = worker_name, expires = clock_timestamp() + lease * interval '1 microsecond'
+        WHERE x.name = position_name AND (x.worker = worker_name OR x.expires <= clock_timestamp()) RETURNING x.value INTO value;
+    mine := FOUND;
+    IF NOT mine THEN
+        SELECT x.value INTO value FROM unavez.position x WHERE x.name = position_name;
+    END IF;
+END $$;
+
+-- save_position stores a value, unless another worker has taken the position.
+CREATE FUNCTION unavez.save_position(position_name text, worker_name text, new_value text, lease bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE unavez.position x SET value = new_value, expires = clock_timestamp() + lease * interval '1 microsecond'
+        WHERE x.name = position_name AND x.worker = worker_name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'position % is another worker''s', position_name USING ERRCODE = 'UV004';
+    END IF;
+END $$;
+
+-- forgetting is until when a purge may forget what has ended: an entry that is in
+-- the queue has to stay done, however short its outcome was to be remembered.
+CREATE FUNCTION unavez.forgetting() RETURNS timestamptz
+LANGUAGE sql STABLE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT least(clock_timestamp(), min(s.since)) FROM unavez.queue_slot s WHERE s.state <> 'empty'
+$$;
+
+-- forget deletes what is left of an operation's earlier life, if that is over, and
+-- the entry that was done in it.
+CREATE OR REPLACE FUNCTION unavez.forget(operation_key uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    at timestamptz := clock_timestamp();
+BEGIN
+    DELETE FROM unavez.queue_0 x WHERE x.key = operation_key AND EXISTS (SELECT FROM unavez.memory m WHERE m.key = operation_key AND m.forgets > x.arrived);
+    DELETE FROM unavez.queue_1 x WHERE x.key = operation_key AND EXISTS (SELECT FROM unavez.memory m WHERE m.key = operation_key AND m.forgets > x.arrived);
+    DELETE FROM unavez.queue_2 x WHERE x.key = operation_key AND EXISTS (SELECT FROM unavez.memory m WHERE m.key = operation_key AND m.forgets > x.arrived);
+    DELETE FROM unavez.queue_3 x WHERE x.key = operation_key AND EXISTS (SELECT FROM unavez.memory m WHERE m.key = operation_key AND m.forgets > x.arrived);
+    DELETE FROM unavez.outcome_0 x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.outcome_1 x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.outcome_2 x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.outcome_3 x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.outcome_table x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.tombstone_0 x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.tombstone_1 x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.tombstone_2 x WHERE x.key = operation_key AND x.forgets <= at;
+    DELETE FROM unavez.transition x WHERE x.key = operation_key
+        AND NOT EXISTS (SELECT FROM unavez.attempt y WHERE y.key = operation_key);
+END $$;
+
+-- finish_batch is finish for several operations that are new, whose locks this
+-- transaction holds: it inserts all their outcomes, or raises. Each INSERT reads
+-- the current slot in its own statement; see finish.
+CREATE FUNCTION unavez.finish_batch(
+    started timestamptz, unwritten boolean, durability text, limit_us bigint, stales uuid[], keys uuid[], kept bigint[], remembered bigint[],
+    operations text[], states integer[], codes bigint[], unreplayables integer[], versions integer[], fingerprints bytea[], checksums bytea[], headers bytea[], bodies bytea[])
+RETURNS timestamptz LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    at timestamptz := clock_timestamp();
+    micro interval := interval '1 microsecond';
+    target integer;
+    longest bigint;
+    short integer;
+    added integer;
+    total integer := 0;
+    one uuid;
+    ignored text;
+BEGIN
+    IF started <> transaction_timestamp() THEN
+        RAISE EXCEPTION 'not the transaction of the gate: it was ended and another one begun' USING ERRCODE = 'UV002';
+    END IF;
+    IF at > transaction_timestamp() + limit_us * micro THEN
+        RAISE EXCEPTION 'transaction is over its limit' USING ERRCODE = 'UV006';
+    END IF;
+    IF unwritten AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'transaction has written' USING ERRCODE = 'UV003';
+    END IF;
+    IF durability IS NOT NULL AND current_setting('synchronous_commit') <> durability THEN
+        ignored := set_config('synchronous_commit', durability, true);
+    END IF;
+    FOREACH one IN ARRAY stales LOOP
+        PERFORM unavez.forget(one);
+    END LOOP;
+    FOR i IN 1..10 LOOP
+        SELECT l.slot, CASE WHEN l.slot < 0 THEN -1 ELSE l.ring END INTO STRICT target, longest FROM unavez.ledger l;
+        SELECT count(*) INTO short FROM unnest(kept) k WHERE k <= longest;
+        added := 0;
+        CASE WHEN short = 0 THEN
+            NULL;
+        WHEN target = 0 THEN
+            INSERT INTO unavez.outcome_0 SELECT u.key, at, at + u.kept * micro, at + (u.kept + u.remembered) * micro, u.code, 1, u.version, u.state, u.unreplayable = 1,
+                u.operation, u.fingerprint, u.checksum, u.header, u.body
+                FROM unnest(keys, kept, remembered, operations, states, codes, unreplayables, versions, fingerprints, checksums, headers, bodies)
+                    WITH ORDINALITY AS u(key, kept, remembered, operation, state, code, unreplayable, version, fingerprint, checksum, header, body, n)
+                WHERE u.kept <= longest AND EXISTS (SELECT FROM unavez.ledger l WHERE l.slot = 0) ORDER BY u.n;
+            GET DIAGNOSTICS added = ROW_COUNT;
+        WHEN target = 1 THEN
+            INSERT INTO unavez.outcome_1 SELECT u.key, at, at + u.kept * micro, at + (u.kept + u.remembered) * micro, u.code, 1, u.version, u.state, u.unreplayable = 1,
+                u.operation, u.fingerprint, u.checksum, u.header, u.body
+                FROM unnest(keys, kept, remembered, operations, states, codes, unreplayables, versions, fingerprints, checksums, headers, bodies)
+                    WITH ORDINALITY AS u(key, kept, remembered, operation, state, code, unreplayable, version, fingerprint, checksum, header, body, n)
+                WHERE u.kept <= longest AND EXISTS (SELECT FROM unavez.ledger l WHERE l.slot = 1) ORDER BY u.n;
+            GET DIAGNOSTICS added = ROW_COUNT;
+        WHEN target = 2 THEN
+            INSERT INTO unavez.outcome_2 SELECT u.key, at, at + u.kept * micro, at + (u.kept + u.remembered) * micro, u.code, 1, u.version, u.state, u.unreplayable = 1,
+                u.operation, u.fingerprint, u.checksum, u.header, u.body
+                FROM unnest(keys, kept, remembered, operations, states, codes, unreplayables, versions, fingerprints, checksums, headers, bodies)
+                    WITH ORDINALITY AS u(key, kept, remembered, operation, state, code, unreplayable, version, fingerprint, checksum, header, body, n)
+                WHERE u.kept <= longest AND EXISTS (SELECT FROM unavez.ledger l WHERE l.slot = 2) ORDER BY u.n;
+            GET DIAGNOSTICS added = ROW_COUNT;
+        ELSE
+            INSERT INTO unavez.outcome_3 SELECT u.key, at, at + u.kept * micro, at + (u.kept + u.remembered) * micro, u.code, 1, u.version, u.state, u.unreplayable = 1,
+                u.operation, u.fingerprint, u.checksum, u.header, u.body
+                FROM unnest(keys, kept, remembered, operations, states, codes, unreplayables, versions, fingerprints, checksums, headers, bodies)
+                    WITH ORDINALITY AS u(key, kept, remembered, operation, state, code, unreplayable, version, fingerprint, checksum, header, body, n)
+                WHERE u.kept <= longest AND EXISTS (SELECT FROM unavez.ledger l WHERE l.slot = 3) ORDER BY u.n;
+            GET DIAGNOSTICS added = ROW_COUNT;
+        END CASE;
+        EXIT WHEN added = short;
+    END LOOP;
+    total := added;
+    IF short < cardinality(keys) THEN
+        INSERT INTO unavez.outcome_table SELECT u.key, at, at + u.kept * micro, at + (u.kept + u.remembered) * micro, u.code, 1, u.version, u.state, u.unreplayable = 1,
+            u.operation, u.fingerprint, u.checksum, u.header, u.body
+            FROM unnest(keys, kept, remembered, operations, states, codes, unreplayables, versions, fingerprints, checksums, headers, bodies)
+                WITH ORDINALITY AS u(key, kept, remembered, operation, state, code, unreplayable, version, fingerprint, checksum, header, body, n)
+            WHERE u.kept > longest ORDER BY u.n;
+        GET DIAGNOSTICS added = ROW_COUNT;
+        total := total + added;
+    END IF;
+    IF total <> cardinality(keys) THEN
+        RAISE EXCEPTION 'the slot changes faster than it can be written to' USING ERRCODE = 'UV001';
+    END IF;
+    RETURN at;
 END $$;
