@@ -12,6 +12,7 @@
 //	go run . -postgres URL replay
 //	                    replays that no cache answers, against first runs
 //	go run . statechart a step and a load of statecharts, and two libraries beside them
+//	go run . inbox      the inbox on SQLite: effects and deliveries, beside what the disk gives
 //	go run . all        the first three
 //
 // and, on a server named by -postgres that does nothing else:
@@ -21,6 +22,9 @@
 //	go run . -postgres URL layout    plain tables, against partitions by time
 //	go run . -postgres URL transaction
 //	                                 the business transaction bare, eager, lazy, joined, by hand
+//	go run . -postgres URL ingest    deliveries made durable together, against one by one, and COPY
+//	go run . -postgres URL poison    a key that fails for ever, beside 10,000 others
+//	go run . -postgres URL growth    the inbox with more and more identities, and beside an open writer
 //
 // Absolute rates belong to the machine; quote the ratios, with machine and
 // versions, which the first lines print.
@@ -65,6 +69,7 @@ func main() {
 	run := map[string]func(settings) error{
 		"sqlite": measureSQLite, "queue": measureQueue, "http": measureHTTP, "waiters": measureWaiters, "lease": measureLease, "storm": measureStorm, "replay": measureReplay,
 		"pages": measurePages, "purge": measurePurge, "layout": measureLayout, "transaction": measureTransaction, "statechart": measureStatechart,
+		"inbox": measureInbox, "ingest": measureIngest, "poison": measurePoison, "growth": measureGrowth,
 	}
 	switch {
 	case what == "all":
