@@ -66,6 +66,7 @@ func (d *database) migrate(t testing.TB, settings *postgres.Settings) {
 	if err := postgres.Migrate(t.Context(), pool, settings); err != nil {
 		t.Fatal(err)
 	}
+	d.flaw(t)
 }
 
 // pool opens connections as a role, or as the superuser.
