@@ -29,7 +29,8 @@ type Found struct {
 // What it is for are short handlers of many operations that may be run again:
 // where the transaction is lost, Batch returns an error, nothing happened, and
 // the operations should be run singly. Nothing waits for a duplicate in flight.
-// Keys must be distinct. The first operation's Limit and Hold are the batch's.
+// Keys must be distinct. The first operation's Limit is the batch's; where the
+// lane of any of them is lost, nothing is committed.
 // Operations that rest are never taken over.
 func (e *Engine[Tx]) Batch(ctx context.Context, ops []Operation, fn func(ctx context.Context, tx Tx, found []Found) ([]*End, error)) ([]Found, error) {
 	if len(ops) == 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"iter"
 	"slices"
 	"time"
 
@@ -361,6 +362,7 @@ func (b *board) queue(ln *lane) {
 // task is what one goroutine works on.
 type task struct {
 	lane    *lane
+	beside  []*lane // further lanes, of a batch
 	lines   []*line
 	sizes   []int // of each line, how many of its first items are the batch's; 0 for one that runs singly
 	suspect bool
@@ -384,14 +386,16 @@ func (b *board) pick() *task {
 		}
 		t := &task{lane: ln, lines: []*line{l}, sizes: []int{l.batch(maxBatch)}}
 		if t.sizes[0] > 0 {
-			t.fill()
+			b.fill(t)
 		}
 		for _, l := range t.lines {
 			l.queued, l.running = false, true
 		}
 		t.suspect = l.suspect
-		ln.busy++
-		b.queue(ln)
+		for ln := range t.lanes() {
+			ln.busy++
+			b.queue(ln)
+		}
 		return t
 	}
 	return nil
@@ -432,10 +436,47 @@ func (l *line) batch(n int) int {
 	return min(n, len(l.items))
 }
 
-// fill adds ready lines of the lane whose first entries are of the same effect.
-func (t *task) fill() {
-	effect, room := t.lines[0].items[0].trait, maxBatch-t.sizes[0]
-	t.lane.ready = slices.DeleteFunc(t.lane.ready, func(l *line) bool {
+// lanes are those of the task.
+func (t *task) lanes() iter.Seq[*lane] {
+	return func(yield func(*lane) bool) {
+		if !yield(t.lane) {
+			return
+		}
+		for _, ln := range t.beside {
+			if !yield(ln) {
+				return
+			}
+		}
+	}
+}
+
+// fill adds ready lines whose first entries are of the same effect: of the lane,
+// then of others, in the order of their turns.
+func (b *board) fill(t *task) {
+	t.take(t.lane)
+	for _, ln := range b.turns {
+		if t.room() == 0 {
+			return
+		}
+		if !ln.lost && !ln.leaving && ln.loaded && t.take(ln) {
+			t.beside = append(t.beside, ln)
+		}
+	}
+}
+
+// room is how many more entries the batch may have.
+func (t *task) room() int {
+	room := maxBatch
+	for _, n := range t.sizes {
+		room -= n
+	}
+	return room
+}
+
+// take adds ready lines of a lane, and reports whether there were any.
+func (t *task) take(ln *lane) (some bool) {
+	effect, room := t.lines[0].items[0].trait, t.room()
+	ln.ready = slices.DeleteFunc(ln.ready, func(l *line) bool {
 		if room == 0 || len(l.items) == 0 || l.items[0].trait != effect {
 			return false
 		}
@@ -445,14 +486,18 @@ func (t *task) fill() {
 		}
 		room -= n
 		t.lines, t.sizes = append(t.lines, l), append(t.sizes, n)
+		some = true
 		return true
 	})
+	return some
 }
 
 // leave ends a task's hold of its lines.
 func (b *board) leave(t *task) {
 	ln := t.lane
-	ln.busy--
+	for ln := range t.lanes() {
+		ln.busy--
+	}
 	for _, l := range t.lines {
 		l.running = false
 		b.schedule(l)

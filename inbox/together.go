@@ -14,33 +14,48 @@ import (
 // singly.
 func (in *Inbox[Tx]) together(t *task) {
 	in.mu.Lock()
-	if t.lane.lost || t.lane.leaving || in.phase != started {
+	if in.phase != started {
 		in.mu.Unlock()
 		return
 	}
-	b := &together[Tx]{in: in, hold: t.lane.hold}
+	b := &together[Tx]{in: in}
 	for n, l := range t.lines {
+		if l.lane.lost || l.lane.leaving {
+			continue
+		}
 		l.until = time.Time{}
 		for _, it := range l.items[:min(t.sizes[n], len(l.items))] {
 			b.items, b.lines = append(b.items, it), append(b.lines, l)
 		}
 	}
 	in.mu.Unlock()
+	if len(b.items) == 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(t.lane.ctx)
+	defer cancel()
+	for _, ln := range t.beside {
+		defer context.AfterFunc(ln.ctx, cancel)()
+	}
 	done := false
 	defer func() {
 		if !done { // a handler has ended its goroutine
 			in.apart(b.items)
 		}
 	}()
-	err := b.run(t.lane.ctx)
+	err := b.run(ctx)
 	done = true
 	in.mu.Lock()
 	switch {
-	case t.lane.lost:
 	case unavez.CodeOf(err) == unavez.CodeLaneLost || errors.Is(err, store.ErrLaneLost):
-		in.lose(t.lane)
+		if len(t.beside) == 0 && !t.lane.lost {
+			in.lose(t.lane)
+		} // else each will tell when its entries run singly
 	case err == nil:
 		for n, it := range b.items {
+			if b.lines[n].lane.lost {
+				continue
+			}
 			if b.runs[n].class == ended {
 				in.board.remove(b.lines[n], it)
 			} else {
@@ -72,7 +87,6 @@ func (in *Inbox[Tx]) apart(items []*item) {
 // together is one such transaction.
 type together[Tx any] struct {
 	in    *Inbox[Tx]
-	hold  store.Hold
 	ef    *effect[Tx]
 	items []*item
 	lines []*line
@@ -98,17 +112,18 @@ func (b *together[Tx]) run(ctx context.Context) error {
 		}
 		return at
 	}
-	for _, it := range b.items {
+	for n, it := range b.items {
 		if err := in.load(ctx, it); err != nil {
 			return err
 		}
 		e := &it.entry
-		own := b.ef.operation(e.Note.Event, e, b.hold)
+		hold := b.lines[n].lane.hold
+		own := b.ef.operation(e.Note.Event, e, hold)
 		own.Fingerprint = e.Fingerprint
 		at := place(e.Key, own)
 		b.own = append(b.own, at)
 		if it.two() {
-			at = place(e.Operation, b.ef.operation(e.Note.Identity, e, b.hold))
+			at = place(e.Operation, b.ef.operation(e.Note.Identity, e, hold))
 		}
 		b.named = append(b.named, at)
 	}

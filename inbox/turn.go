@@ -59,8 +59,10 @@ func (in *Inbox[Tx]) work(t *task) {
 		defer in.mu.Unlock()
 		in.board.leave(t)
 		in.running--
-		if t.lane.leaving && t.lane.busy == 0 {
-			poke(in.round)
+		for ln := range t.lanes() {
+			if ln.leaving && ln.busy == 0 {
+				poke(in.round)
+			}
 		}
 		if in.reader.full && in.room() >= min(in.opts.Window/4+1, 256) {
 			in.reader.full = false

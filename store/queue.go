@@ -287,7 +287,9 @@ type Batches[Tx any] interface {
 	// BeginBatch tries the locks of all operations and reads what is stored of
 	// each; the verdicts stand in the order of the gates. The batch is not nil
 	// if at least one operation is Free; the others have no part in it. The
-	// first gate's Limit and Hold are the batch's. Keys are distinct.
+	// first gate's Limit is the batch's, and every gate's own Hold counts: of
+	// the batch nothing is committed where one of the lanes is lost. Keys are
+	// distinct.
 	BeginBatch(ctx context.Context, gates []Gate) (Batch[Tx], []Verdict, error)
 }
 

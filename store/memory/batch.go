@@ -31,8 +31,10 @@ func (s *Store) BeginBatch(ctx context.Context, gates []store.Gate) (store.Batch
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.admits(gates[0].Hold); err != nil {
-		return nil, nil, err
+	for i := range gates {
+		if err := s.admits(gates[i].Hold); err != nil {
+			return nil, nil, err
+		}
 	}
 	b := &batch{s: s, tx: s.open(true), gates: gates, mine: make([]bool, len(gates))}
 	verdicts, some := make([]store.Verdict, len(gates)), false
@@ -53,7 +55,9 @@ func (s *Store) BeginBatch(ctx context.Context, gates []store.Gate) (store.Batch
 		b.tx.end(errEnded)
 		return nil, verdicts, nil
 	}
-	b.tx.enter(gates[0].Hold)
+	for i := range gates {
+		b.tx.enter(gates[i].Hold)
+	}
 	if limit := gates[0].Limit; limit > 0 {
 		b.tx.bound(limit)
 	}

@@ -75,16 +75,21 @@ func (b *bed[Tx]) ways() []way[Tx] {
 		}},
 	}
 	if b.worker(0).batches != nil {
-		ways = append(ways, way[Tx]{"BeginBatch", func(w worker[Tx], e store.Entry, h store.Hold) error {
-			batch, _, err := w.batches.BeginBatch(b.ctx, []store.Gate{held(gate(e), h), gate(event("another"))})
-			if err != nil {
-				return err
+		together := func(place int) func(w worker[Tx], e store.Entry, h store.Hold) error {
+			return func(w worker[Tx], e store.Entry, h store.Hold) error {
+				gates := []store.Gate{gate(event("another")), gate(event("a third"))}
+				gates[place] = held(gate(e), h)
+				batch, _, err := w.batches.BeginBatch(b.ctx, gates)
+				if err != nil {
+					return err
+				}
+				if batch == nil {
+					return errors.New("refused")
+				}
+				return batch.Rollback(b.ctx)
 			}
-			if batch == nil {
-				return errors.New("refused")
-			}
-			return batch.Rollback(b.ctx)
-		}})
+		}
+		ways = append(ways, way[Tx]{"BeginBatch", together(0)}, way[Tx]{"BeginBatch, not in the first place", together(1)})
 	}
 	if b.worker(0).attempts != nil {
 		ways = append(ways, way[Tx]{"Claim", func(w worker[Tx], e store.Entry, h store.Hold) error {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/unavez/unavez/store"
 )
@@ -15,8 +16,8 @@ var _ store.Batches[*sql.Tx] = (*Store)(nil)
 type batch struct {
 	unit    *unit
 	tx      *sql.Tx
-	hold    store.Hold
-	endings []*ending // by gate; nil for those that were not free
+	holds   []store.Hold // each lane of the gates once
+	endings []*ending    // by gate; nil for those that were not free
 	ended   bool
 }
 
@@ -57,11 +58,12 @@ func (s *Store) BeginBatch(ctx context.Context, gates []store.Gate) (store.Batch
 	}
 	u.expect()
 	found := make(map[store.Key]*found, len(keys))
-	err := s.belongs(ctx, first.Hold)
+	holds := holdsOf(gates)
+	err := s.belongs(ctx, holds...)
 	if err == nil && len(keys) > 0 {
 		err = s.findAll(ctx, keys, found)
 	}
-	b := &batch{unit: u, hold: first.Hold, endings: make([]*ending, len(gates))}
+	b := &batch{unit: u, holds: holds, endings: make([]*ending, len(gates))}
 	for i := range gates {
 		if err != nil || locks[i] == nil {
 			continue
@@ -88,6 +90,16 @@ func (s *Store) BeginBatch(ctx context.Context, gates []store.Gate) (store.Batch
 		return nil, nil, err
 	}
 	return b, verdicts, nil
+}
+
+// holdsOf are the lanes of gates, each once.
+func holdsOf(gates []store.Gate) (holds []store.Hold) {
+	for i := range gates {
+		if h := gates[i].Hold; h.Epoch != 0 && !slices.Contains(holds, h) {
+			holds = append(holds, h)
+		}
+	}
+	return holds
 }
 
 // add takes a free operation into the batch, with its lock.
@@ -144,7 +156,7 @@ func (b *batch) Commit(ctx context.Context, ends []*store.End) ([]*store.Outcome
 		for _, end := range ends {
 			unwritten = unwritten || end != nil && end.Unwritten
 		}
-		if err := u.closes(r, b.hold, unwritten); err != nil {
+		if err := u.closes(r, b.holds, unwritten); err != nil {
 			return err
 		}
 		for i, end := range ends {

@@ -73,14 +73,22 @@ func belongs(r *raw, h store.Hold) error {
 }
 
 // belongs looks before the writer is asked for; the unit looks again.
-func (s *Store) belongs(ctx context.Context, h store.Hold) (err error) {
-	if h.Epoch == 0 {
+func (s *Store) belongs(ctx context.Context, all ...store.Hold) (err error) {
+	look := func(r *raw) error {
+		for _, h := range all {
+			if err := belongs(r, h); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
-	if s.c.writer.idle(func(r *raw) { err = holds(r, h) }) {
+	if len(all) == 0 || len(all) == 1 && all[0].Epoch == 0 {
+		return nil
+	}
+	if s.c.writer.idle(func(r *raw) { err = look(r) }) {
 		return err
 	}
-	return s.read(ctx, func(r *raw) error { return holds(r, h) })
+	return s.read(ctx, look)
 }
 
 // keeping is one round of a worker, as a unit.

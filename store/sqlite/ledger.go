@@ -90,7 +90,7 @@ func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error)
 	t.ending.end = end
 	var made *store.Outcome
 	u.finish = func(r *raw) error {
-		if err := u.closes(r, t.ending.gate.Hold, end.Unwritten); err != nil {
+		if err := u.closes(r, []store.Hold{t.ending.gate.Hold}, end.Unwritten); err != nil {
 			return err
 		}
 		o, line, err := t.ending.row(r)
@@ -109,7 +109,7 @@ func (t *txn) Commit(ctx context.Context, end store.End) (*store.Outcome, error)
 // closes fails where the unit may not commit: it was to have written nothing, or
 // its lane has another holder. The lane comes last: unwrite may have let another
 // worker write.
-func (u *unit) closes(r *raw, hold store.Hold, unwritten bool) error {
+func (u *unit) closes(r *raw, holds []store.Hold, unwritten bool) error {
 	if unwritten {
 		if u.written() {
 			return store.ErrWrote
@@ -118,7 +118,12 @@ func (u *unit) closes(r *raw, hold store.Hold, unwritten bool) error {
 			return err
 		}
 	}
-	return belongs(r, hold)
+	for _, h := range holds {
+		if err := belongs(r, h); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Rollback gives the unit up; ctx bounds the wait for a statement of it that
