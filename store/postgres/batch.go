@@ -103,9 +103,9 @@ func (b *batch) open(ctx context.Context) (granted, known []bool, err error) {
 	}
 	t := newTrip(ctx, u.conn)
 	t.send(now.begin, nil)
-	held := u.gate.Hold.Epoch != 0
-	if held {
-		t.send(u.s.fixed.hold, holding(u.gate.Hold))
+	lanes := holdingAll(b.gates)
+	if lanes != nil {
+		t.send(u.s.fixed.holds, lanes)
 	}
 	t.send(u.s.fixed.enters[t.session.transacts], [][]byte{numbers(locks).binary(), []byte(u.limit)})
 	saw := u.s.look()
@@ -114,7 +114,7 @@ func (b *batch) open(ctx context.Context) (granted, known []bool, err error) {
 		return nil, nil, t.end(err)
 	}
 	err = t.read(nil)
-	if err == nil && held {
+	if err == nil && lanes != nil {
 		err = t.read(nil)
 	}
 	granted, known = make([]bool, len(b.gates)), make([]bool, len(b.gates))

@@ -150,6 +150,26 @@ func (s *Store) done(ctx context.Context, text string, args ...any) error {
 const holdText = "SELECT unavez.hold($1::pg_catalog.int4, $2::pg_catalog.int8)"
 
 // holding are its parameters.
+// holdAllText is the same for several lanes.
+const holdAllText = "SELECT unavez.hold_all($1::pg_catalog.int4[], $2::pg_catalog.int8[])"
+
+// holdingAll are its parameters for the lanes of gates, each once; nil for none.
+func holdingAll(gates []store.Gate) [][]byte {
+	var seen []store.Hold
+	lanes, epochs := list(oidInt4, 0), list(oidInt8, 0)
+	for i := range gates {
+		if h := gates[i].Hold; h.Epoch != 0 && !slices.Contains(seen, h) {
+			seen = append(seen, h)
+			lanes.add(bytesOfInt32(int32(h.Lane)))
+			epochs.add(bytesOfInt64(h.Epoch))
+		}
+	}
+	if seen == nil {
+		return nil
+	}
+	return [][]byte{lanes.binary(), epochs.binary()}
+}
+
 func holding(h store.Hold) [][]byte {
 	return [][]byte{bytesOfInt32(int32(h.Lane)), bytesOfInt64(h.Epoch)}
 }

@@ -28,15 +28,15 @@ const (
 
 // fixed are the statements that do not depend on the layout of the ledger.
 type fixed struct {
-	begin, commit, appends, asides, releases, hold, finishes *statement
-	enters                                                   map[bool]*statement // of a batch; by whether transaction_timeout is known
+	begin, commit, appends, asides, releases, hold, holds, finishes *statement
+	enters                                                          map[bool]*statement // of a batch; by whether transaction_timeout is known
 }
 
 func newFixed() fixed {
 	return fixed{
 		begin: newStatement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", false), commit: newStatement("COMMIT", false),
 		appends: newStatement(appendText, true), asides: newStatement(asideText, true),
-		releases: newStatement(releaseText, true), hold: newStatement(holdText, true), finishes: newStatement(finishBatchText, true),
+		releases: newStatement(releaseText, true), hold: newStatement(holdText, true), holds: newStatement(holdAllText, true), finishes: newStatement(finishBatchText, true),
 		enters: map[bool]*statement{false: newStatement(enterAllText(false), true), true: newStatement(enterAllText(true), true)},
 	}
 }

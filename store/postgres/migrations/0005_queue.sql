@@ -478,6 +478,27 @@ BEGIN
     RETURN true;
 END $$;
 
+-- hold_all is hold for several lanes.
+CREATE FUNCTION unavez.hold_all(lanes integer[], epochs bigint[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    lost integer;
+BEGIN
+    IF current_setting('transaction_isolation') NOT LIKE 'read %' THEN
+        RAISE EXCEPTION 'a lane needs READ COMMITTED: at % its new holder could be missed', current_setting('transaction_isolation') USING ERRCODE = 'UV014';
+    END IF;
+    SELECT x.n INTO lost FROM unnest(lanes) AS x(n) WHERE NOT pg_try_advisory_xact_lock_shared(unavez.lane_lock(x.n)) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'lane % is being taken over', lost USING ERRCODE = 'UV011';
+    END IF;
+    SELECT x.n INTO lost FROM ROWS FROM (unnest(lanes), unnest(epochs)) AS x(n, e)
+        WHERE NOT EXISTS (SELECT FROM unavez.lane l WHERE l.number = x.n AND l.epoch = x.e) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'lane % has another holder', lost USING ERRCODE = 'UV011';
+    END IF;
+    RETURN true;
+END $$;
+
 -- keep renews a worker and the lanes that it rightly believes to hold, with their
 -- cursors, and tells how many workers live and which lanes may be taken. Its
 -- commit does not wait for the disk: what a crash takes back makes a lease run
