@@ -3,6 +3,7 @@ package fault_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/internal/fault"
@@ -41,6 +42,18 @@ func crowdFlow[Tx any]() *flow[Tx] {
 		rest:  restByWinner[Tx],
 		steps: doSteps(),
 		wants: []string{"replay served", "answered in-flight", "answered key-reused", "answer lost"},
+	}
+}
+
+// waitFlow has a duplicate that waits for the one in flight at the other worker.
+func waitFlow[Tx any]() *flow[Tx] {
+	return &flow[Tx]{
+		name:   "do, waiting",
+		op:     unavez.Operation{Wait: time.Minute},
+		jitter: true,
+		actors: []actor[Tx]{{"A", "one", do[Tx]}, {"B", "two", do[Tx]}},
+		steps:  append(doSteps(), fault.Peek),
+		wants:  []string{"replay served", "answer lost"},
 	}
 }
 
@@ -98,6 +111,7 @@ func TestTransactionModeUnderEveryFault(t *testing.T) {
 	exploreAll(t, []plan{
 		{doFlow[tx](), single(1), single(3)},
 		{crowdFlow[tx](), single(0), single(1)},
+		{waitFlow[tx](), single(1), single(2)},
 		{refuseFlow[tx](), single(1), single(3)},
 	})
 }

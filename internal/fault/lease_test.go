@@ -35,10 +35,17 @@ func leaseFlow[Tx any](name string, policy unavez.Unknown, wants ...string) *flo
 	return f
 }
 
-// longFlow works for longer than it takes to renew.
+// third adds a worker.
+func third[Tx any](f *flow[Tx]) *flow[Tx] {
+	f.name += ", three workers"
+	f.actors = append(f.actors, actor[Tx]{"C", "three", leaseMode[Tx]})
+	return f
+}
+
+// longFlow works for longer than a lease, renewing it.
 func longFlow[Tx any]() *flow[Tx] {
 	f := leaseFlow[Tx]("long work", unavez.Retry)
-	f.takes = leaseLength / 2
+	f.takes = leaseLength * 3 / 2
 	f.steps = append(f.steps, fault.Renew)
 	return f
 }
@@ -99,7 +106,9 @@ func TestLeaseModeUnderEveryFault(t *testing.T) {
 		{leaseFlow[tx]("retry", unavez.Retry), single(0), single(1)},
 		{leaseFlow[tx]("probe", probing(), "probe asked", "probe said done", "probe could not tell"), single(0), single(1)},
 		{leaseFlow[tx]("steps", unavez.Steps, "probe asked", "probe said done"), bounds{faults: 1}, single(1)},
-		{longFlow[tx](), single(0), single(1)},
+		{longFlow[tx](), bounds{faults: 1}, single(0)},
+		{third(leaseFlow[tx]("probe", probing(), "probe asked", "probe said done")), bounds{faults: 1}, single(0)},
+		{third(leaseFlow[tx]("retry", unavez.Retry)), bounds{faults: 1}, single(0)},
 	})
 }
 

@@ -78,6 +78,9 @@ type flow[Tx any] struct {
 	audit func(s *scene[Tx])
 	// takes is how long the work takes after its call.
 	takes time.Duration
+	// jitter says that the product waits for random times in it, so that a schedule
+	// is not always the same again.
+	jitter bool
 	// patience is how long a client waits before it asks again.
 	patience time.Duration
 	// forgetful says that the other system does not honour keys.
