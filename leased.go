@@ -407,7 +407,9 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 		e.refused.granted(c.gate.Key)
 		return mine, nil, nil
 	case other.Completed:
-		verdict, err := e.ledger.Look(ctx, c.gate.Key)
+		limited, cancel := context.WithTimeout(ctx, c.op.Limit)
+		defer cancel()
+		verdict, err := e.ledger.Look(limited, c.gate.Key)
 		if err == nil && verdict.Outcome != nil {
 			found, err := c.found(verdict)
 			return none, found, err

@@ -40,7 +40,9 @@ func (e *Engine[Tx]) newAttempt(ctx context.Context, c *call, row *store.Attempt
 	what := SawClaimed
 	if row.Fence > 1 {
 		what = SawTakenOver
-		steps, err := e.attempts.Steps(ctx, a.key)
+		limited, cancel := context.WithTimeout(ctx, c.op.Limit)
+		steps, err := e.attempts.Steps(limited, a.key)
+		cancel()
 		if err != nil {
 			_, err := e.rest(ctx, c, a, fmt.Errorf("steps of the earlier attempt could not be read: %w", err))
 			return nil, err

@@ -3,7 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"maps"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -63,6 +63,8 @@ type bed[Tx any] struct {
 	database[Tx]
 	queue backend[Tx] // the test's own view
 
+	patience time.Duration
+
 	mu      sync.Mutex
 	sights  []Sight
 	alerts  []Condition
@@ -71,13 +73,16 @@ type bed[Tx any] struct {
 }
 
 func newBed[Tx any](t *testing.T, db database[Tx]) *bed[Tx] {
-	return &bed[Tx]{T: t, database: db, queue: db.open(t)}
+	return &bed[Tx]{T: t, database: db, queue: db.open(t), patience: patience}
 }
 
 // quick are options under which a worker notices everything soon.
 func quick() *Options {
 	return &Options{Lease: 600 * time.Millisecond, Poll: 10 * time.Millisecond}
 }
+
+// calm are options for tests in which hours pass on a clock of their own.
+func calm() *Options { return &Options{Lease: 30 * time.Second, Poll: 2 * time.Second} }
 
 // member is one worker of a bed.
 type member[Tx any] struct {
@@ -176,7 +181,7 @@ func (b *bed[Tx]) count(what string) (n int) {
 // eventually waits for a condition.
 func (b *bed[Tx]) eventually(what string, is func() bool) {
 	b.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(b.patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -189,8 +194,8 @@ func (b *bed[Tx]) eventually(what string, is func() bool) {
 	}
 }
 
-// entry is an entry of its own event; its ordering key is of the given parts.
-func entry(effect, name string, ordering ...string) store.Entry {
+// queued is an entry of its own event; its ordering key is of the given parts.
+func queued(effect, name string, ordering ...string) store.Entry {
 	id := store.Identity{Effect: effect, Parts: []string{"shop", name}}
 	return named(id, id, ordering...)
 }
@@ -246,7 +251,7 @@ func (b *bed[Tx]) link(ctx context.Context, tx Tx, e *Event) error {
 func links(effect, key string, from, to int) []store.Entry {
 	var all []store.Entry
 	for n := from; n <= to; n++ {
-		e := entry(effect, fmt.Sprintf("%s %d", key, n), key)
+		e := queued(effect, fmt.Sprintf("%s %d", key, n), key)
 		all = append(all, e)
 	}
 	return all
@@ -276,11 +281,39 @@ func (b *bed[Tx]) settled() {
 	})
 }
 
-// each runs a test on every database.
-func each(t *testing.T, onMemory func(t *testing.T, b *bed[*memory.Tx])) {
-	t.Helper()
-	t.Parallel()
-	onMemory(t, newBed(t, database[*memory.Tx](inMemory{memory.New(nil)})))
+// watchHeld watches how many entries a worker holds; the returned function ends
+// that and says how many it were at most.
+func (m *member[Tx]) watchHeld(ctx context.Context) func() int {
+	ctx, cancel := context.WithCancel(ctx)
+	most := make(chan int)
+	go func() {
+		n := 0
+		for ctx.Err() == nil {
+			m.mu.Lock()
+			n = max(n, m.board.held)
+			m.mu.Unlock()
+			runtime.Gosched()
+		}
+		most <- n
+	}()
+	return func() int {
+		cancel()
+		return <-most
+	}
 }
 
-var _ = maps.Clone[map[string]string]
+// dump logs what a worker knows, and what is stored.
+func (b *bed[Tx]) dump(in *Inbox[Tx]) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	b.Logf("worker %s: phase %d, %d lanes, %d held, %d run, %d turns, main %+v, %d lags, %d spilled", in.opts.Worker, in.phase, len(in.board.lanes), in.board.held, in.running, len(in.board.turns), in.reader.main, len(in.reader.lags), len(in.reader.spill))
+	for _, ln := range in.board.lanes {
+		for _, l := range ln.lines {
+			b.Logf("  lane %d/%d loaded %v leaving %v catching %v doubt %v busy %d position %q: line %s %d items row %d paging %v after %d rest %+v until %v running %v queued %v index %d suspect %v gaps %d check %v",
+				ln.hold.Lane, ln.hold.Epoch, ln.loaded, ln.leaving, ln.catching, ln.doubt, ln.busy, ln.position, l.order, len(l.items), l.row, l.paging, l.after, l.rest, time.Until(l.until), l.running, l.queued, l.index, l.suspect, len(l.gaps), l.check)
+		}
+	}
+	rows, err := b.queue.Waiting(context.Background(), nil, store.Place{}, 20)
+	b.Logf("  waiting %v: %+v", err, rows)
+}
+

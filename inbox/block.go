@@ -68,9 +68,15 @@ func (in *Inbox[Tx]) failed(ctx context.Context, l *line, it *item, r run) bool 
 	return in.written(ctx, l, it, fence, verdict, err, r.err)
 }
 
-// overLimit is the reason of an entry that is not tried again.
+// overLimit is the reason of an entry that is not tried again. It has the text of
+// the last failure and not its mark: one of Again would win over Dead.
 func overLimit(runs int64, err error) error {
-	return fmt.Errorf("given up after %d runs: %w", runs, err)
+	given := fmt.Errorf("given up after %d runs: %v", runs, err)
+	var h *handlerError
+	if errors.As(err, &h) {
+		return &handlerError{given}
+	}
+	return given
 }
 
 // written goes on after an attempt was written, or could not be.
@@ -203,23 +209,40 @@ func (in *Inbox[Tx]) adopt(ln *lane, w *store.Waiting, fresh bool) (over *Condit
 		return nil
 	}
 	l := ln.line(w.Order)
-	if l.running || l.row != w.Sequence && l.row != 0 && l.rest == nil || l.row == w.Sequence && l.rest == nil {
-		return nil // it is on its way, and knows better
-	}
+	defer in.board.schedule(l)
 	state := w.State
 	if w.Done {
 		state = store.Completed
 	}
-	if l.row != w.Sequence {
-		in.board.owe(l)
+	switch r := l.rest; {
+	case l.running, l.row != 0 && r == nil:
+		return nil // it is on its way, and knows better
+	case fresh:
 		l.row, l.paging, l.after, l.rest = w.Sequence, true, w.Sequence-1, &rest{}
-	} else if r := l.rest; r.state == state && r.fence == w.Fence || r.stuck && !w.Done {
+	case l.row == w.Sequence:
+		if r.state == state && r.fence == w.Fence || r.stuck && !w.Done {
+			return nil
+		}
+	case l.row != 0 && l.row < w.Sequence, ln.catching:
+		return nil // read before the row was moved, or before it was known
+	default:
+		// Nobody knows how old this look is: what the key waits for is looked up
+		// once more, from here on.
+		in.board.owe(l, w.Sequence)
+		l.row, l.paging, l.after = w.Sequence, true, w.Sequence-1
+		l.rest = &rest{key: w.Key, operation: w.Operation, state: store.Processing, due: time.Now()}
 		return nil
 	}
 	before := l.rest
 	next := in.resting(nil, state, &store.Attempt{Fence: w.Fence, LeaseLeft: w.LeaseLeft, DueIn: w.DueIn}, before.asked, 0)
 	switch state {
-	case store.Completed, store.Discarded, store.Expired, store.Free, store.Unknown:
+	case store.Free:
+		// The row may be there because more was read than is held of a key: then
+		// entries before it are still to be read.
+		if next.unread = ln.catching; !next.unread {
+			next.due = time.Now()
+		}
+	case store.Completed, store.Discarded, store.Expired, store.Unknown:
 		next.due = time.Now() // what it means is for its effect to say
 	case store.Dead, store.Parked:
 		next.alert = kindOf(state)
@@ -232,6 +255,5 @@ func (in *Inbox[Tx]) adopt(ln *lane, w *store.Waiting, fresh bool) (over *Condit
 	if fresh && ln.doubt && (state == store.Retryable && w.DueIn <= 0 || state == store.Free || w.Done) {
 		l.suspect = true
 	}
-	in.board.schedule(l)
 	return over
 }

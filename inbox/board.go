@@ -48,7 +48,7 @@ type lane struct {
 	// it was lost, any entry that was the first of its key: a suspect, since it
 	// may be what killed the worker. Suspects run one at a time.
 	number     int  // of the taking; the doubt ends with a reading that goes beyond it
-	catching   bool // it is read for the first time
+	catching   bool // nobody knows yet what was visible when it was taken
 	doubt      bool
 	suspects   int // how many more there can be
 	suspecting bool
@@ -83,6 +83,7 @@ type item struct {
 	forced   bool     // a person has released it though its version is early
 	asked    int      // how often it was found to run elsewhere, or to be unknown
 	troubles int      // runs that the store's trouble has ended
+	aborts   int      // runs that the database has given up
 	alert    string   // the kind of the condition that was told of it, "" if none
 }
 
@@ -123,6 +124,7 @@ type rest struct {
 	asked          int       // how often it was asked for in vain
 	alert          string    // the kind of the condition that was told, "" if none
 	stuck          bool      // this worker cannot run it, whatever its state
+	unread         bool      // entries before it may not have been read yet
 }
 
 // gap is an entry that waits for an earlier version.
@@ -264,17 +266,18 @@ func (b *board) covers(l *line, sequence int64) {
 	b.schedule(now)
 }
 
-// owe lets go of the items of a line whose row was not known: they are read again
+// owe lets go of the items behind a row that was not known: they are read again
 // behind it, in order. Since nobody knows how old the look at that row was, the
 // cursor stays where it is until the line is drained, or has a row for certain.
-func (b *board) owe(l *line) {
-	for _, it := range l.items {
+func (b *board) owe(l *line, sequence int64) {
+	at, _ := l.find(sequence)
+	for _, it := range l.items[at:] {
 		if it.segment != nil {
 			it.segment.pending++
 			l.debts = append(l.debts, it.segment)
 		}
 	}
-	b.drop(l, 0, len(l.items))
+	b.drop(l, at, len(l.items))
 }
 
 // pay ends what owe began.

@@ -18,7 +18,8 @@ type delivery struct {
 	gate        *gate
 	at          time.Time
 	correlation string
-	listed      bool // a listing shows it, which may write an event in its own way
+	listed      bool          // a listing shows it, which may write an event in its own way
+	patience    time.Duration // with each thing that others have to do; 0 is the caller's context
 	proof       source.Proof
 	kind        string // of its event, if it has only one
 	own         bool   // it has an event without identity
@@ -55,6 +56,8 @@ func (u *unconfigured) Error() string { return u.fault.Error() }
 // verify asks the contract. That the source has no secret is no fault of the
 // sender's.
 func (d *delivery) verify(ctx context.Context, config *source.Config, in *source.Request) (err error) {
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
 	d.proof, err = d.gate.Contract.Verify(ctx, config, in)
 	var fault *source.Fault
 	if errors.As(err, &fault) && fault.Reason == source.EmptySecret {
@@ -111,9 +114,9 @@ func (d *delivery) admit(ctx context.Context, items []source.Item, proof *source
 		}
 	}
 	for _, action := range erasures {
-		n, err := d.privacy.Erase(ctx, action)
+		n, err := d.erased(ctx, action)
 		if err != nil {
-			return Receipt{}, fmt.Errorf("%w: erasure: %w", store.ErrUnavailable, err)
+			return Receipt{}, err
 		}
 		d.opts.Log.Info("erased on the sender's demand", "source", d.gate.Name, "payloads", n, "correlation", d.correlation)
 	}
@@ -157,7 +160,7 @@ func (d *delivery) append(ctx context.Context, in store.Arrival) (results []stor
 		n, m := min(len(in.Entries), store.MaxAppend), min(len(in.Quarantined), store.MaxAppend)
 		part := store.Arrival{Entries: in.Entries[:n], Quarantined: in.Quarantined[:m]}
 		in.Entries, in.Quarantined = in.Entries[n:], in.Quarantined[m:]
-		some, err := d.flusher.append(ctx, part)
+		some, err := d.flushed(ctx, part)
 		d.fills(err)
 		if err != nil {
 			return nil, err
@@ -165,6 +168,30 @@ func (d *delivery) append(ctx context.Context, in store.Arrival) (results []stor
 		results = append(results, some...)
 	}
 	return results, nil
+}
+
+// patiently bounds what a delivery waits for.
+func (d *delivery) patiently(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.patience == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d.patience)
+}
+
+func (d *delivery) flushed(ctx context.Context, in store.Arrival) ([]store.Appended, error) {
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
+	return d.flusher.append(ctx, in)
+}
+
+func (d *delivery) erased(ctx context.Context, action store.Action) (int, error) {
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
+	n, err := d.privacy.Erase(ctx, action)
+	if err != nil {
+		return 0, fmt.Errorf("%w: erasure: %w", store.ErrUnavailable, err)
+	}
+	return n, nil
 }
 
 // count tells what became of the entries.

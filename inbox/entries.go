@@ -101,23 +101,6 @@ func (g *gate) accepts(e *Event) *bad {
 	return nil
 }
 
-// eventOf is an event of a source as effects see it, or what keeps it in
-// quarantine.
-func (r *Receiver) eventOf(name string, in *source.Event) (*Event, *store.Quarantined, error) {
-	g := r.sources[name]
-	if g == nil {
-		return nil, nil, fmt.Errorf("source %q is not configured", name)
-	}
-	e, wrong := g.event(in)
-	if wrong == nil {
-		wrong = g.accepts(e)
-	}
-	if wrong != nil {
-		return e, r.keep(g, e, wrong), nil
-	}
-	return e, nil, nil
-}
-
 // entriesOf returns the entries that an event makes, one for each effect that
 // wants it, with the payload masked; or the quarantined item that it is instead.
 // Neither: no effect wants it. The event has its Source and Tenant, and is not
@@ -248,10 +231,29 @@ func newEntry(e *Event, id store.Identity, key, ordering []string, version strin
 			return store.Entry{}, badf(reasonIdentity, "effect %s: the identity, or the ordering key, has too many, too long or empty parts, or such as are not UTF-8", id.Effect)
 		}
 	}
-	if _, err := note.Encode(); err != nil {
+	if !fits(&note) {
 		return store.Entry{}, badf(reasonEnvelope, "what stands beside the data is more than %d bytes", store.MaxNote)
 	}
 	return store.Entry{Key: note.Event.Key(), Operation: note.Identity.Key(), Order: note.Order(), Note: note}, nil
+}
+
+// fits says whether a note can be stored. Most are so small that it need not be
+// written to know: a byte is six at most.
+func fits(n *store.Note) bool {
+	size := 1024 + len(n.Version) + len(n.Source) + len(n.Type) + len(n.ContentType) + len(n.Delivery) + len(n.Correlation)
+	for _, parts := range [][]string{n.Event.Parts, n.Identity.Parts, n.Ordering, n.ID, n.Subject, {n.Event.Tenant, n.Event.Effect, n.Identity.Tenant, n.Identity.Effect}} {
+		for _, part := range parts {
+			size += len(part) + 1
+		}
+	}
+	for name, value := range n.Attributes {
+		size += len(name) + len(value) + 1
+	}
+	if size < store.MaxNote/6 {
+		return true
+	}
+	_, err := n.Encode()
+	return err == nil
 }
 
 // furnish gives the entries of an event their payload, its fingerprint and its
@@ -325,7 +327,7 @@ func (r *Receiver) keep(g *gate, e *Event, wrong *bad) *store.Quarantined {
 			Unsigned: e.Unsigned, Hint: e.Hint,
 		},
 	}
-	if _, err := q.Note.Encode(); err != nil {
+	if !fits(&q.Note) {
 		q.Note = store.Note{}
 	}
 	q.Payload, _ = g.mask.Apply(e.Data) // nothing, where it cannot be masked

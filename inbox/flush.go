@@ -41,6 +41,7 @@ type flusher struct {
 	lanes int
 	pause time.Duration
 	size  int
+	room  int // arrivals that may wait
 
 	mu      sync.Mutex
 	waiting []*arrival
@@ -66,7 +67,7 @@ type arrival struct {
 }
 
 func newFlusher(queue store.Queue, pause time.Duration, size int) *flusher {
-	f := &flusher{queue: queue, lanes: 256, pause: pause, size: size, busy: map[int]bool{}, empty: make(chan struct{})}
+	f := &flusher{queue: queue, lanes: 256, pause: pause, size: size, room: maxWaiting, busy: map[int]bool{}, empty: make(chan struct{})}
 	if l, ok := queue.(store.Lanes); ok {
 		f.lanes = l.Lanes()
 	}
@@ -103,7 +104,7 @@ func (f *flusher) enter(a *arrival) error {
 	switch {
 	case f.closed:
 		return errClosed
-	case len(f.waiting) > 0 && (len(f.waiting) >= maxWaiting || f.bytes+a.bytes > maxWaitingBytes):
+	case len(f.waiting) > 0 && (len(f.waiting) >= f.room || f.bytes+a.bytes > maxWaitingBytes):
 		return errCrowded
 	}
 	f.waiting = append(f.waiting, a)

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// answerWithin is how long a delivery waits for its commit before the answer
-	// is 503. The flush goes on; the sender's repetition finds what it kept.
+	// answerWithin is how long a delivery waits for each of what it needs of others
+	// (keys, a commit) before the answer is 503. The flush goes on; the sender's
+	// repetition finds what it kept.
 	answerWithin = 1800 * time.Millisecond
 	// retryAfter is what an answer of 503 asks for, in seconds.
 	retryAfter = "5"
@@ -60,15 +61,11 @@ func (d *delivery) serve(w http.ResponseWriter, in *http.Request) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
-	ctx := in.Context()
 	body, err := d.gate.read(in)
 	reply := (*source.Reply)(nil)
 	if err == nil {
-		// Counted from here: how long the sender takes to send is its own affair.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, answerWithin)
-		defer cancel()
-		reply, err = d.exchange(ctx, &source.Request{Method: in.Method, URL: in.URL, Header: in.Header, Body: body, At: d.at})
+		d.patience = answerWithin
+		reply, err = d.exchange(in.Context(), &source.Request{Method: in.Method, URL: in.URL, Header: in.Header, Body: body, At: d.at})
 	}
 	switch {
 	case reply != nil:
@@ -105,10 +102,8 @@ func (d *delivery) exchange(ctx context.Context, in *source.Request) (*source.Re
 			return nil, d.keepsPacked(ctx, in, fault, err)
 		}
 	}
-	if handshake := d.gate.Contract.Handshake; handshake != nil {
-		if reply, err := handshake(ctx, &config, in); reply != nil || err != nil {
-			return reply, err
-		}
+	if reply, err := d.shake(ctx, &config, in); reply != nil || err != nil {
+		return reply, err
 	}
 	if in.Method != http.MethodPost {
 		return nil, errMethod
@@ -120,6 +115,21 @@ func (d *delivery) exchange(ctx context.Context, in *source.Request) (*source.Re
 	}
 	_, err := d.take(ctx, in)
 	return nil, err
+}
+
+// shake answers a handshake, if the request is one.
+func (d *delivery) shake(ctx context.Context, config *source.Config, in *source.Request) (*source.Reply, error) {
+	if d.gate.Contract.Handshake == nil {
+		return nil, nil
+	}
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
+	reply, err := d.gate.Contract.Handshake(ctx, config, in)
+	var fault *source.Fault
+	if errors.As(err, &fault) && fault.Reason == source.EmptySecret {
+		err = &unconfigured{fault}
+	}
+	return reply, err
 }
 
 // answer is the status that the contract wants. For what is no fault of the

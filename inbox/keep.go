@@ -37,15 +37,22 @@ func (in *Inbox[Tx]) keepOnce(ctx context.Context) error {
 	}
 	in.mu.Lock()
 	marks, sent := in.marks()
+	leaving := in.phase >= stopping
 	in.mu.Unlock()
+	if leaving && len(marks) == 0 {
+		return nil
+	}
 	limited, cancel := context.WithTimeout(ctx, max(in.opts.Lease/2, minLease))
 	defer cancel()
-	share, err := in.store.Keep(limited, store.Keeping{Worker: in.opts.Worker, Lease: in.opts.Lease, Marks: marks})
+	share, err := in.store.Keep(limited, store.Keeping{Worker: in.opts.Worker, Lease: in.opts.Lease, Marks: marks, Leaving: leaving})
 	if err != nil {
 		return err
 	}
 	in.mu.Lock()
 	in.share(share, sent)
+	if !leaving {
+		in.spare(share.Spare)
+	}
 	in.mu.Unlock()
 	if err := in.loadRows(ctx); err != nil {
 		return err
@@ -91,7 +98,6 @@ func (in *Inbox[Tx]) share(s store.Share, sent map[*lane]string) {
 			in.lose(ln)
 		}
 	}
-	in.spare(s.Spare)
 }
 
 // take begins to hold a lane. Nothing of it runs before its blocked rows are
@@ -155,7 +161,9 @@ func (in *Inbox[Tx]) handBack(ctx context.Context) error {
 		return nil
 	}
 	// Where this fails the lanes are nobody's until somebody takes them.
-	return in.store.HandBack(ctx, in.opts.Worker, marks, false)
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
+	defer cancel()
+	return in.store.HandBack(record, in.opts.Worker, marks, false)
 }
 
 // loadRows reads the blocked rows of lanes that were taken, and lets these begin.

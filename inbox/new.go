@@ -297,6 +297,10 @@ func (in *Inbox[Tx]) stop(ctx context.Context) error {
 	in.mu.Lock()
 	before := in.phase
 	in.phase = stopping
+	for _, ln := range in.board.lanes {
+		ln.leaving = true // handed back one by one, when nothing runs in it
+	}
+	poke(in.round)
 	in.gather()
 	in.mu.Unlock()
 	if before == unstarted {

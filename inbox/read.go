@@ -226,13 +226,21 @@ func (in *Inbox[Tx]) arrive(rd *reading, e *store.Entry, drained bool) {
 	}
 }
 
-// arrived ends a reading: its lanes have been read up to its end. The mutex is held.
+// arrived ends a reading: its lanes have been read up to its end, but for those
+// that left it, whose entries were not taken. The mutex is held.
 func (in *Inbox[Tx]) arrived(rd *reading) {
+	rd.prune()
 	for _, ln := range rd.lanes {
 		ln.position, ln.reading = rd.until, nil
-		ln.catching = false
-		if rd.taken >= ln.number {
-			ln.doubt = false
+		if rd.taken < ln.number || !ln.catching {
+			continue
+		}
+		ln.catching, ln.doubt = false, false
+		for _, l := range ln.lines {
+			if l.rest != nil && l.rest.unread {
+				l.rest.unread, l.rest.due = false, time.Now()
+				in.board.schedule(l)
+			}
 		}
 	}
 }

@@ -55,9 +55,9 @@ const (
 	defaultCall     = 30 * time.Second
 	defaultAnswer   = 16 << 20
 	longestInterval = time.Hour
-	// resumeWithin is how long a reading that was broken off may go on where it
-	// stood. Later its pages may be others, and it begins anew.
-	resumeWithin = 15 * time.Minute
+	// resumeStable and resumeCounted are how long a reading that was broken off may
+	// go on where it stood. Later its pages may be others, and it begins anew.
+	resumeStable, resumeCounted = 24 * time.Hour, 15 * time.Minute
 	// maxKnown bounds what a worker remembers of a list, to leave it alone.
 	maxKnown = 20_000
 	// unreadFor is how long a list may be unreadable before that is told.
@@ -71,6 +71,7 @@ type poller struct {
 	gate *gate
 	base *url.URL
 
+	first   time.Time // when this worker began
 	failing time.Time // since when; zero while it works
 	told    bool
 	failed  int // rounds in a row
@@ -92,7 +93,7 @@ func newPoller(b *beside, g *gate, p Poll) *poller {
 	if p.AnswerLimit == 0 {
 		p.AnswerLimit = defaultAnswer
 	}
-	return &poller{Poll: p, beside: b, gate: g, known: map[string]bool{}}
+	return &poller{Poll: p, beside: b, gate: g, known: map[string]bool{}, first: time.Now()}
 }
 
 func (p *poller) check() error {
@@ -199,11 +200,20 @@ func (p *poller) round(ctx context.Context) error {
 	}
 	var at cursor
 	if text == "" {
-		at.Since = time.Now().Add(p.Overlap - p.Back)
+		// Stored before anything is read: else a first reading that fails would
+		// leave what happened before the next one to nobody.
+		at.Since = p.first.Add(p.Overlap - p.Back)
+		if err := p.save(ctx, at); err != nil {
+			return err
+		}
 	} else if err := json.Unmarshal([]byte(text), &at); err != nil {
 		return fmt.Errorf("stored position %q: %w", p.position(), err)
 	}
-	resumed := at.Next != nil && time.Since(at.Saved) < resumeWithin
+	within := resumeCounted
+	if p.Listing.Stable {
+		within = resumeStable
+	}
+	resumed := at.Next != nil && time.Since(at.Saved) < within
 	if !resumed {
 		at = p.begins(at)
 	}
@@ -288,17 +298,26 @@ func (p *poller) page(ctx context.Context, at cursor) (cursor, error) {
 			return at, err
 		}
 	}
-	if at.Next = page.Next; at.Next == nil {
-		end := at.Latest
-		if end.After(at.Began) {
-			end = at.Began
-		}
-		if end.After(at.Since) {
-			at.Since = end
-		}
-		at.Began, at.Latest = time.Time{}, time.Time{}
+	return at.after(page.Next, p.Listing.Ascending), nil
+}
+
+// after is the cursor once a page is committed.
+func (c cursor) after(next *source.Call, ascending bool) cursor {
+	c.Next = next
+	if next != nil && !ascending {
+		return c
 	}
-	return at, nil
+	end := c.Latest
+	if end.After(c.Began) {
+		end = c.Began
+	}
+	if end.After(c.Since) {
+		c.Since = end
+	}
+	if next == nil {
+		c.Began, c.Latest = time.Time{}, time.Time{}
+	}
+	return c
 }
 
 // take commits what was listed, and remembers it so that the overlap of the next

@@ -205,7 +205,7 @@ func (in *Inbox[Tx]) classify(ctx context.Context, ef *effect[Tx], hold store.Ho
 	case unavez.CodeUnavailable, unavez.CodeUnresolved, unavez.CodeClosed, unavez.CodeLeaseLost:
 		return run{class: later, err: err}
 	case unavez.CodeAborted:
-		if it.troubles < maxAborts {
+		if it.aborts++; it.aborts <= maxAborts {
 			return run{class: later, err: err}
 		}
 		return run{class: failed, err: err}

@@ -304,6 +304,7 @@ func (in *Inbox[Tx]) rests(ctx context.Context, l *line, it *item, r run) bool {
 		it.asked++
 	}
 	w := in.resting(it.trait, r.verdict.State, a, it.asked, in.clock.since(it.entry.Arrived))
+	w.stuck = it.trait == nil
 	if !w.due.IsZero() {
 		w.due = latest(w.due, time.Now().Add(r.after))
 	}

@@ -31,7 +31,7 @@ func TestTheAdminListenerWantsItsToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ops.Show(t.Context(), &strings.Builder{}, false, "/http//k-1"); err == nil || !strings.Contains(err.Error(), "UNAVEZ_ADMIN_TOKEN") {
+	if err := ops.Show(t.Context(), &strings.Builder{}, false, "/http//k-1", false); err == nil || !strings.Contains(err.Error(), "UNAVEZ_ADMIN_TOKEN") {
 		t.Errorf("ops without a token: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,6 +20,7 @@ import (
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/server/internal/admin"
 	"github.com/unavez/unavez/server/internal/config"
+	"github.com/unavez/unavez/server/internal/observe"
 	"github.com/unavez/unavez/store"
 )
 
@@ -106,8 +108,71 @@ func OpenOps(ctx context.Context, o OpsOptions) (*Ops, error) {
 	if err != nil {
 		return nil, err
 	}
-	handler := admin.New(admin.Options{Operations: s.store, Keep: func() (time.Duration, time.Duration) { return retention, tombstone }})
-	return &Ops{client: &http.Client{Transport: inProcess{handler}}, base: "http://localhost", close: s.close}, nil
+	d := &direct{storage: s}
+	if c != nil {
+		if err := d.open(c); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	handler := admin.New(admin.Options{
+		Operations: s.store, Queue: s.received(), Inbox: d.inbox, Owner: d.owner,
+		Keep: func() (time.Duration, time.Duration) { return retention, tombstone },
+	})
+	return &Ops{client: &http.Client{Transport: inProcess{handler}}, base: "http://localhost", close: d.close}, nil
+}
+
+// direct is a store that is worked on without a server: with the sources and
+// effects of a configuration, which receive and run nothing.
+type direct struct {
+	storage *storage
+	engine  engine
+	intake  *intake
+	config  *config.Config
+}
+
+// open makes the inbox of a configuration ready, unstarted.
+func (d *direct) open(c *config.Config) (err error) {
+	d.config = c
+	if len(c.Sources) == 0 || d.storage.queue() == nil {
+		return nil
+	}
+	if d.engine, err = d.storage.engine(&unavez.Options{SingleTenant: true}); err != nil {
+		return err
+	}
+	p := &parts{
+		engine: d.engine, operations: d.storage.store, log: slog.New(slog.DiscardHandler), suspects: newSuspects(),
+		metrics: observe.NewMetrics(observe.Gauges{
+			Counts: d.storage.store.Counts, Refused: func() float64 { return 0 }, Open: func() float64 { return 0 },
+		}),
+	}
+	quiet := *c
+	quiet.Alerts = nil // of people's decisions nobody is alerted
+	d.intake, err = newIntake(&quiet, p, d.storage.queue())
+	return err
+}
+
+func (d *direct) inbox() admin.Inbox {
+	if d.intake == nil {
+		return nil
+	}
+	return d.intake
+}
+
+func (d *direct) owner(effect string) string {
+	if d.config == nil {
+		return ""
+	}
+	return ownerOf(d.config, effect)
+}
+
+func (d *direct) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	defer cancel()
+	err := d.intake.end(ctx)
+	if d.engine != nil {
+		err = errors.Join(err, d.engine.Close(ctx))
+	}
+	return errors.Join(err, d.storage.close())
 }
 
 // Close gives the store back.
@@ -137,27 +202,9 @@ func (w *written) Write(p []byte) (int, error) { return w.body.Write(p) }
 
 // call sends one request to the API.
 func (o *Ops) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		encoded, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(encoded)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, o.base+path, body)
+	resp, err := o.send(ctx, method, path, in)
 	if err != nil {
 		return err
-	}
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if o.token != "" {
-		req.Header.Set("Authorization", "Bearer "+o.token)
-	}
-	resp, err := o.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("%w\nis the server running? --config FILE or --store STORE opens its store directly", err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 32<<20))
@@ -167,14 +214,58 @@ func (o *Ops) call(ctx context.Context, method, path string, in, out any) error 
 	if resp.StatusCode == http.StatusOK {
 		return json.Unmarshal(answer, out)
 	}
+	return problemOf(resp.StatusCode, answer)
+}
+
+// send sends one request; the answer is the caller's to read and to close.
+func (o *Ops) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		encoded, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, o.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if o.token != "" {
+		req.Header.Set("Authorization", "Bearer "+o.token)
+	}
+	resp, err := o.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w\nis the server running? --config FILE or --store STORE opens its store directly", err)
+	}
+	return resp, nil
+}
+
+// refusal is a problem that the API answered.
+type refusal struct {
+	status int
+	detail string
+}
+
+func (r *refusal) Error() string { return r.detail }
+
+func isStatus(err error, status int) bool {
+	var r *refusal
+	return errors.As(err, &r) && r.status == status
+}
+
+func problemOf(status int, answer []byte) error {
 	var problem struct{ Detail string }
 	if json.Unmarshal(answer, &problem) != nil || problem.Detail == "" {
-		problem.Detail = http.StatusText(resp.StatusCode)
+		problem.Detail = http.StatusText(status)
 	}
-	if resp.StatusCode == http.StatusUnauthorized {
+	if status == http.StatusUnauthorized {
 		problem.Detail += " (set UNAVEZ_ADMIN_TOKEN, or give --token-file)"
 	}
-	return errors.New(printable(problem.Detail))
+	return &refusal{status, printable(problem.Detail)}
 }
 
 // ListOptions select operations.
@@ -219,18 +310,53 @@ func (o *Ops) List(ctx context.Context, w io.Writer, asJSON bool, l ListOptions)
 	return writeTable(w, all, len(l.States) == 0)
 }
 
-// Show writes one operation with its history. It is named by its key or by its
-// name, as a list shows them.
-func (o *Ops) Show(ctx context.Context, w io.Writer, asJSON bool, name string) error {
+// Show writes one operation with its history, and the queue entry of its key
+// with its further deliveries. It is named by its key or by its name, as a list
+// shows them. With payload the content of the entry is written too, as it is
+// kept; the server's log says that somebody looked.
+func (o *Ops) Show(ctx context.Context, w io.Writer, asJSON bool, name string, payload bool) error {
 	path, err := operationPath(name)
 	if err != nil {
 		return err
 	}
 	var op admin.Operation
-	if err := o.call(ctx, http.MethodGet, path, nil, &op); err != nil {
+	missing := o.call(ctx, http.MethodGet, path, nil, &op)
+	if missing != nil && !isStatus(missing, http.StatusNotFound) {
+		return missing
+	}
+	query := ""
+	if payload {
+		query = "?payload=true"
+	}
+	var entry *admin.Entry
+	switch err := o.call(ctx, http.MethodGet, strings.Replace(path, "/operations/", "/entries/", 1)+query, nil, &entry); {
+	case isStatus(err, http.StatusNotFound):
+		entry = nil
+	case err != nil:
 		return err
 	}
-	return writeOperation(w, asJSON, op)
+	switch {
+	case missing != nil && entry == nil:
+		return missing
+	case asJSON && entry == nil:
+		return writeJSON(w, op)
+	case asJSON && missing != nil:
+		return writeJSON(w, map[string]any{"entry": entry})
+	case asJSON:
+		return writeJSON(w, struct {
+			admin.Operation
+			Entry *admin.Entry `json:"entry"`
+		}{op, entry})
+	}
+	if missing == nil {
+		if err := writeOperation(w, false, op); err != nil {
+			return err
+		}
+	}
+	if entry == nil {
+		return nil
+	}
+	return writeEntry(w, *entry)
 }
 
 // Decision is what an operator decides about an operation at rest.

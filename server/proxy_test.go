@@ -367,7 +367,7 @@ func TestAPrivateUpstreamIsRefusedWhenConnectingToo(t *testing.T) {
 	}
 	defer engine.Close(t.Context())
 	metrics := observe.NewMetrics(observe.Gauges{Counts: s.store.Counts, Refused: func() float64 { return 0 }, Open: func() float64 { return 0 }})
-	site, err := newSite(c, &parts{engine: engine, operations: s.store, metrics: metrics, log: observe.Logger(log, "json", slog.LevelInfo), suspects: newSuspects()})
+	site, err := newSite(c, &parts{engine: engine, operations: s.store, metrics: metrics, log: observe.Logger(log, "json", slog.LevelInfo), suspects: newSuspects()}, nil, func() *intake { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

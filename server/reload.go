@@ -107,10 +107,16 @@ func read(name string, o *Options) (*loaded, error) {
 }
 
 // Check reads a configuration and reports every fault of it as a *ConfigError,
-// without opening anything.
-func Check(file string) error {
-	_, err := read(file, &Options{})
-	return err
+// without opening anything; else what it is accepted with, a line each.
+func Check(file string) (warnings []string, err error) {
+	l, err := read(file, &Options{})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range l.config.Warnings {
+		warnings = append(warnings, fmt.Sprintf("%s:%d: warning: %s: %s", file, w.Line, w.Field, w.Text))
+	}
+	return warnings, nil
 }
 
 // watch takes new configurations over until the context ends: when asked to,
@@ -158,14 +164,46 @@ func (p *process) reload(ctx context.Context, name string) {
 		return
 	}
 	p.level.Set(observe.Level(next.config.Log.Level))
+	p.warn(next)
+	if s.intake != nil && s.intake == p.intake() {
+		s.intake.rotate(next.config)
+	} else if s.intake != nil {
+		if err := s.intake.Start(ctx); err != nil { // the process stops
+			s.close()
+			p.refuse(errors.Join(err, s.intake.end(ctx)))
+			return
+		}
+	}
 	old := p.site.Swap(s)
 	old.close()
+	if old.intake != s.intake {
+		p.retire(ctx, old.intake)
+	}
 	p.metrics.Reloaded(true)
 	if !sameScopes(old.config.Auth, next.config.Auth) {
 		p.log.Warn("auth has changed: where it names callers differently, a key used before is a new operation now",
 			"configuration", name)
 	}
-	p.log.Info("reloaded", "configuration", name, "routes", len(next.config.HTTP))
+	p.log.Info("reloaded", "configuration", name, "routes", len(next.config.HTTP), "sources", len(next.config.Sources), "effects", len(next.config.Effects))
+}
+
+// retire ends an intake whose place another one has taken, beside everything else.
+func (p *process) retire(ctx context.Context, old *intake) {
+	limit := p.site.Load().config.Limits.Drain
+	p.retiring.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		if err := old.end(ctx); err != nil {
+			p.log.Warn("the inbox of the configuration before has not ended well", "error", err)
+		}
+	})
+}
+
+// warn tells what a configuration is accepted with.
+func (p *process) warn(l *loaded) {
+	for _, w := range l.config.Warnings {
+		p.log.Warn("configuration", "file", l.name, "line", w.Line, "field", w.Field, "warning", w.Text)
+	}
 }
 
 // sameScopes reports whether two configurations name callers alike, as far as

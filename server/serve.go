@@ -57,6 +57,7 @@ type process struct {
 	listeners struct{ requests, admin *framing.Listener }
 	level     *slog.LevelVar
 	stopping  atomic.Bool
+	retiring  sync.WaitGroup // intakes whose place another one has taken
 }
 
 // Serve runs until ctx ends, and then stops gracefully; an error means that it
@@ -101,9 +102,11 @@ func (p *process) open(ctx context.Context, loaded *loaded) error {
 		}
 		p.log.WarnContext(ctx, said, "check", c.Name, "level", c.Level, "value", c.Value, "why", c.Why)
 	}
+	p.warn(loaded)
 	p.operations, p.suspects = p.storage.store, newSuspects()
 	p.metrics = observe.NewMetrics(observe.Gauges{
 		Counts:  p.operations.Counts,
+		Queue:   p.queueCounts,
 		Refused: func() float64 { return float64(p.listeners.requests.Refused()) },
 		Open:    func() float64 { return float64(p.listeners.requests.Open()) },
 		Version: p.opts.Version,
@@ -147,12 +150,45 @@ func listen(ctx context.Context, field, address string, connections int, stall t
 	return framing.Listen(l, connections, stall), nil
 }
 
-// build makes the site of a configuration, or that of the example.
+// build makes the site of a configuration, or that of the example. An intake that
+// the configuration does not touch goes over into it.
 func (p *process) build(ctx context.Context, l *loaded) (*site, error) {
 	if l.example {
 		return p.example(ctx, l.config)
 	}
-	return newSite(l.config, &p.parts)
+	in := (*intake)(nil)
+	if old := p.intake(); old != nil && sameReceiving(old.config, l.config) {
+		in = old
+	}
+	if in == nil {
+		var err error
+		if in, err = newIntake(l.config, &p.parts, p.storage.queue()); err != nil {
+			return nil, err
+		}
+	}
+	s, err := newSite(l.config, &p.parts, in, p.intake)
+	if err != nil && in != p.intake() {
+		err = errors.Join(err, in.end(ctx))
+	}
+	return s, err
+}
+
+// intake is the one that is in place, nil if there is none.
+func (p *process) intake() *intake {
+	if s := p.site.Load(); s != nil {
+		return s.intake
+	}
+	return nil
+}
+
+// queueCounts are those of the store, where something is received.
+func (p *process) queueCounts(ctx context.Context) (store.QueueCounts, bool, error) {
+	counter, ok := p.storage.store.(store.QueueCounter)
+	if p.intake() == nil || !ok {
+		return store.QueueCounts{}, false, nil
+	}
+	counts, err := counter.QueueCounts(ctx)
+	return counts, true, err
 }
 
 // run serves until ctx ends or a listener fails.
@@ -167,6 +203,13 @@ func (p *process) run(ctx context.Context, loaded *loaded) error {
 	background.Go(func() { up.run(work) })
 	if !loaded.example {
 		background.Go(func() { p.watch(work, loaded) })
+	}
+	if in := p.intake(); in != nil {
+		if err := in.Start(work); err != nil {
+			stop()
+			background.Wait()
+			return err
+		}
 	}
 	requests := p.httpServer(observe.Correlated(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.site.Load().handler.ServeHTTP(w, r)
@@ -197,9 +240,11 @@ func (p *process) run(ctx context.Context, loaded *loaded) error {
 	drain, cancel := context.WithTimeout(context.Background(), p.site.Load().config.Limits.Drain)
 	defer cancel()
 	// Requests first: operators may still look while they end.
-	err = errors.Join(err, p.shut(drain, "requests", requests), p.engine.Close(drain), p.shut(drain, "admin", operators))
+	err = errors.Join(err, p.shut(drain, "requests", requests))
 	stop()
-	background.Wait()
+	background.Wait() // no configuration is taken over any more
+	p.retiring.Wait()
+	err = errors.Join(err, p.intake().end(drain), p.engine.Close(drain), p.shut(drain, "admin", operators))
 	serving.Wait()
 	if err == nil {
 		p.log.Info("stopped")
@@ -240,6 +285,14 @@ func (p *process) admin() http.Handler {
 		Operations: p.operations,
 		Token:      func() config.Secret { return p.site.Load().config.Admin.Token },
 		Keep:       func() (time.Duration, time.Duration) { return longestKept(p.site.Load().config) },
+		Queue:      p.storage.received(),
+		Inbox: func() admin.Inbox {
+			if in := p.intake(); in != nil {
+				return in
+			}
+			return nil
+		},
+		Owner: func(effect string) string { return ownerOf(p.site.Load().config, effect) },
 		Ready: func(ctx context.Context) error {
 			if p.stopping.Load() {
 				return errors.New("stopping")
@@ -256,12 +309,23 @@ func (p *process) admin() http.Handler {
 	})
 }
 
+// ownerOf is the team that an effect's operations belong to, "" if nobody's.
+func ownerOf(c *config.Config, effect string) string {
+	if e := c.Effect(effect); e != nil {
+		return e.Owner
+	}
+	return ""
+}
+
 // longestKept is how long a decision's result is kept: an operation does not
-// say which route it came in by, so the longest of them.
+// say which route or effect it belongs to, so the longest of them.
 func longestKept(c *config.Config) (retention, tombstone time.Duration) {
 	retention, tombstone = unavez.DefaultRetention, unavez.DefaultTombstone
 	for _, r := range c.HTTP {
 		retention, tombstone = max(retention, r.Retention), max(tombstone, r.Tombstone)
+	}
+	for _, e := range c.Effects {
+		retention, tombstone = max(retention, e.Retention), max(tombstone, e.Tombstone)
 	}
 	return retention, tombstone
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/unavez/unavez"
@@ -27,7 +28,8 @@ type site struct {
 	config  *config.Config
 	handler http.Handler
 	probes  map[string]routeProbe // by route
-	close   func()
+	intake  *intake               // nil where nothing is received
+	close   func()                // of all but the intake, which the next site may have
 }
 
 // routeProbe is the probe of one route, with what the background needs to act
@@ -44,18 +46,20 @@ type parts struct {
 	metrics    *observe.Metrics
 	log        *slog.Logger
 	suspects   *suspects
+	generation atomic.Int64 // of intakes with a name of their own
 }
 
 // waitFloor is what a keyed request may take beside the work itself: waiting
 // for the one in flight, probing, and sending the answer to a slow client.
 const waitFloor = httpkey.DefaultWait + time.Minute
 
-// newSite wires one configuration.
-func newSite(c *config.Config, p *parts) (*site, error) {
+// newSite wires one configuration. Its sources receive on the intake that is
+// current when a delivery arrives.
+func newSite(c *config.Config, p *parts, in *intake, current func() *intake) (*site, error) {
 	transport := outbound.Transport(c.Outbound.Policy())
 	client := outbound.Client(transport)
 	closers := []func(){transport.CloseIdleConnections}
-	s := &site{config: c, probes: map[string]routeProbe{}, close: func() {
+	s := &site{config: c, probes: map[string]routeProbe{}, intake: in, close: func() {
 		for _, f := range closers {
 			f()
 		}
@@ -81,6 +85,9 @@ func newSite(c *config.Config, p *parts) (*site, error) {
 				preflights[strings.TrimSpace(path)] = handler
 			}
 		}
+	}
+	for i := range c.Sources {
+		mux.Handle(c.Sources[i].Path, deliveries(c.Sources[i].Name, current))
 	}
 	for path, handler := range preflights {
 		register(mux, "OPTIONS "+path, handler)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/inbox"
+	"github.com/unavez/unavez/server/internal/admin"
 	"github.com/unavez/unavez/server/internal/config"
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
@@ -33,10 +35,26 @@ type storage struct {
 	close func() error
 }
 
+// queue is that of the store, nil where it has none.
+func (s *storage) queue() store.Queue {
+	q, _ := s.store.(store.Queue)
+	return q
+}
+
+// received is what operators see of the queue, nil where the store has none.
+func (s *storage) received() admin.Queue {
+	q, _ := s.store.(admin.Queue)
+	return q
+}
+
 // engine is an unavez.Engine, whatever its transactions are.
 type engine interface {
 	// proxy makes a proxy in front of an upstream.
 	proxy(scope httpkey.ScopeFunc, upstream *url.URL, o *httpkey.ProxyOptions) (proxy, error)
+	// inbox makes an inbox over the queue of the engine's store.
+	inbox(queue store.Queue, sources []inbox.Source, effects []effect, o *inbox.Options) (running, error)
+	// once runs an operation of the server's own in lease mode.
+	once(ctx context.Context, op unavez.Operation, run func(context.Context, *unavez.Attempt) (unavez.Result, error)) (unavez.Outcome, error)
 	Close(ctx context.Context) error
 }
 

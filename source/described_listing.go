@@ -44,6 +44,13 @@ type DescribedListing struct {
 	// empty. Empty: the list is one page.
 	Next, Parameter string
 
+	// Stable says that an address or a value of Next goes on behind the same thing
+	// also when others have happened meanwhile.
+	Stable bool
+
+	// Ascending says that the list has the oldest first.
+	Ascending bool
+
 	// Empty are statuses that stand for an empty list, beside 200 with one.
 	Empty []int
 
@@ -123,13 +130,16 @@ func (d DescribedListing) Listing() (*Listing, error) {
 	default:
 		l.next = body("next", d.Next)
 	}
+	if d.Stable && (d.Next == "" || d.Next == "number") {
+		fault(errors.New("stable: pages that are counted are not"))
+	}
 	if d.Pause < 0 {
 		fault(errors.New("pause: negative"))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	return &Listing{First: l.first, Read: l.read, Pause: d.Pause}, nil
+	return &Listing{First: l.first, Read: l.read, Pause: d.Pause, Stable: d.Stable, Ascending: d.Ascending}, nil
 }
 
 func (l *listing) first(since time.Time) Call {

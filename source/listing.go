@@ -23,6 +23,13 @@ type Listing struct {
 	Pause time.Duration
 	// Reach is how far back the list goes, 0 if the sender does not say.
 	Reach time.Duration
+	// Stable says that the address of a next page goes on behind the same thing
+	// also when others have happened meanwhile: it names a place, not a number of
+	// pages.
+	Stable bool
+	// Ascending says that the list has the oldest first, so that each page that
+	// was read is a step forward, and not the last one only.
+	Ascending bool
 }
 
 // Call is a GET request of the sender's API. Its JSON form is stored in the
@@ -122,7 +129,7 @@ type StripeListing struct {
 // docs.stripe.com/webhooks/process-undelivered-events.)
 func (l StripeListing) Listing() *Listing {
 	return &Listing{
-		Pause: 50 * time.Millisecond, Reach: 30 * 24 * time.Hour,
+		Pause: 50 * time.Millisecond, Reach: 30 * 24 * time.Hour, Stable: true,
 		First: func(since time.Time) Call {
 			q := url.Values{"limit": {"100"}, "created[gte]": {strconv.FormatInt(since.Unix(), 10)}}
 			for _, kind := range l.Types {
@@ -186,7 +193,7 @@ func withQuery(address, name, value string) (string, error) {
 // (docs.github.com/rest, "Repository webhooks": list deliveries, get a delivery.)
 func GitHubDeliveries(hook string) *Listing {
 	return &Listing{
-		Pause: time.Second, Reach: 3 * 24 * time.Hour,
+		Pause: time.Second, Reach: 3 * 24 * time.Hour, Stable: true,
 		First: func(since time.Time) Call { return Call{URL: hook + "/deliveries?per_page=100", Since: since} },
 		Read: func(call Call, a Answer) (Page, error) {
 			if call.Detail {
@@ -303,7 +310,7 @@ func readNuvemshopOrders(store string, call Call, a Answer) (Page, error) {
 				continue
 			}
 			hint := &Event{Type: kind.name, Tenant: store, Subject: []string{store, "order", id}, Hint: true}
-			e, err := contract.Fetched(hint, "application/json", raw)
+			e, err := contract.fetched(hint, "application/json", raw)
 			if err != nil {
 				return Page{}, err
 			}

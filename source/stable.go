@@ -1,7 +1,7 @@
 package source
 
 import (
-	"fmt"
+	"strings"
 	"time"
 
 	"github.com/unavez/unavez/internal/exact"
@@ -23,33 +23,25 @@ func stableWithout(paths ...string) func(*Event) []byte {
 	return stable(must(exact.NewSelection(nil, paths)))
 }
 
-// Fetched is the event that a hint and the content of its resource make: its
-// identity is (resource, type, version), so that two hints that find one content
-// are one event. A version that is a time is written as RFC 3339 in UTC. Without
-// content (nil) the resource is gone, and the version is "gone". The error is a
+// fetched is the event that a hint and the content of its resource make: its
+// identity is (resource, type, version), the version as the sender writes it, so
+// that a list and a hint that find one content bring one event. The error is a
 // *Fault.
-func (c *Contract) Fetched(hint *Event, contentType string, content []byte) (*Event, error) {
-	if c.Fetch == nil || !hint.Hint || len(hint.Subject) == 0 {
-		return nil, refusef(WrongType, "", "no hint whose resource can be fetched")
-	}
+func (c *Contract) fetched(hint *Event, contentType string, content []byte) (*Event, error) {
 	fetch, err := c.Fetch(hint)
 	if err != nil {
 		return nil, err
 	}
+	if err := exact.Check(content); err != nil {
+		return nil, &Fault{Reason: MalformedBody, Cause: err}
+	}
 	e := *hint
-	e.Hint, e.Data, e.ContentType, e.Version = false, content, contentType, "gone"
-	if content != nil {
-		if err := exact.Check(content); err != nil {
-			return nil, &Fault{Reason: MalformedBody, Cause: err}
-		}
-		version, err := exact.PartAt(content, fetch.Version...)
-		if err != nil {
-			return nil, &Fault{Reason: MissingField, Field: fmt.Sprint(fetch.Version), Cause: err}
-		}
-		e.Version = version
-		if at, ok := Instant(version); ok {
-			e.Time, e.Version = at, at.UTC().Format(time.RFC3339Nano)
-		}
+	e.Hint, e.Data, e.ContentType = false, content, contentType
+	if e.Version, err = exact.PartAt(content, fetch.Version...); err != nil {
+		return nil, &Fault{Reason: MissingField, Field: strings.Join(fetch.Version, "."), Cause: err}
+	}
+	if at, ok := Instant(e.Version); ok {
+		e.Time = at
 	}
 	e.ID = append(append([]string{}, hint.Subject...), hint.Type, e.Version)
 	return &e, nil

@@ -73,39 +73,3 @@ func TestACounterOfTheSenderIsNoOtherContent(t *testing.T) {
 		t.Errorf("without identity: class %v, %v", none.Class, err)
 	}
 }
-
-func TestWhatAHintFetchedHasTheIdentityOfItsVersion(t *testing.T) {
-	t.Parallel()
-	c := source.Nuvemshop()
-	hint := one(t, c, post(`{"store_id":123,"event":"order/paid","id":5}`))
-	fetched := func(body string) *source.Event {
-		t.Helper()
-		e, err := c.Fetched(hint, "application/json", []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-	a, b := fetched(`{"id":5,"updated_at":"2026-01-02T03:04:05+0000"}`), fetched(`{"id":5,"updated_at":"2026-01-02T00:04:05-03:00"}`)
-	same(t, "one instant", a.ID, []string{"123", "order", "5", "order/paid", "2026-01-02T03:04:05Z"})
-	same(t, "in another offset", b.ID, a.ID)
-	same(t, "version", a.Version, "2026-01-02T03:04:05Z")
-	if a.Hint || a.Tenant != "123" || a.Type != "order/paid" || len(hint.ID) != 0 || !hint.Hint {
-		t.Errorf("got %+v of %+v", a, hint)
-	}
-	if e := fetched(`{"id":5,"updated_at":"2026-01-02T03:04:06+0000"}`); cmp.Equal(e.ID, a.ID) {
-		t.Errorf("two versions are one event: %q", e.ID)
-	}
-	gone, err := c.Fetched(hint, "", nil)
-	if err != nil || gone.Version != "gone" || gone.Data != nil {
-		t.Errorf("gone: %+v, %v", gone, err)
-	}
-	for _, body := range []string{`{}`, `{"updated_at":null}`, `{"updated_at":"a","updated_at":"b"}`, ``, `[`} {
-		if e, err := c.Fetched(hint, "application/json", []byte(body)); reason(t, err) == "" {
-			t.Errorf("%s: %+v", body, e)
-		}
-	}
-	if _, err := c.Fetched(gone, "", nil); err == nil {
-		t.Error("an event that is no hint is fetched")
-	}
-}

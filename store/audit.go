@@ -41,6 +41,9 @@ const (
 	TablesTrue    = "AUD019"
 	Privileges    = "AUD020"
 	Agreed        = "AUD021"
+	EntryTrue     = "AUD022"
+	NonePassed    = "AUD023"
+	BlockedTrue   = "AUD024"
 )
 
 // Invariants are all that audits prove, by code. Not every store has all of
@@ -149,8 +152,23 @@ func Invariants() []Invariant {
 		},
 		{
 			Agreed, "what all workers agree on is there",
-			"The protocol's version or the ledger's one row is missing or another.",
+			"The protocol's version, the number of lanes or the ledger's one row is missing or another.",
 			"Restore the setting from a backup, or run the version of unavez that the schema was made by.",
+		},
+		{
+			EntryTrue, "entries lie where their notes say",
+			"The key, operation, ordering key or lane of an entry is not the one that its note names: a duplicate would not find it, or no worker reads it.",
+			"Find out who wrote it. Send the event again, and delete the row as the schema's owner.",
+		},
+		{
+			NonePassed, "no entry is passed by",
+			"An entry that is not done lies before the cursor of its lane, and no blocked row keeps its place: no worker will do it. A blocked row was deleted past the protocol, or a cursor moved.",
+			"Set the cursor of its lane to the empty text as the schema's owner: the next worker that takes the lane reads it from the beginning.",
+		},
+		{
+			BlockedTrue, "blocked rows are those of their entries",
+			"A blocked row names another place, operation or lane than its entry has, or an ordering key has two that keep its followers: it may wait for what never comes.",
+			"Delete the row as the schema's owner, and set the cursor of its lane to the empty text: the next worker that takes the lane finds out anew.",
 		},
 	}
 }

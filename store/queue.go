@@ -132,15 +132,19 @@ type Keeping struct {
 	Marks []Mark
 	// Most bounds the lanes it takes; 0 means its share.
 	Most int
+	// Leaving says that it takes no more lanes: it renews those of Marks and is
+	// forgotten, as by a HandBack with gone, so that others take its share.
+	Leaving bool
 }
 
 // Share is what a round of a worker came to.
 type Share struct {
 	// Held are all lanes that are the worker's own now, by number.
 	Held []Held
-	// Workers that live, this one among them.
+	// Workers that live, this one among them unless it is leaving.
 	Workers int
-	// Spare is how many lanes it has above its share, to be handed back.
+	// Spare is how many lanes it has above its share, to be handed back; all of
+	// them for one that is leaving.
 	Spare int
 }
 

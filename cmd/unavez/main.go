@@ -174,14 +174,19 @@ func checkCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Report every fault of a configuration",
 		Long: `Check reads FILE and reports every fault of it at once, each with its line, its
-field and the way out. Nothing is opened or called.
+field and the way out, and what is accepted but probably not meant as a warning.
+Nothing is opened or called.
 
 It exits with 0 when there is no fault, 1 when there is one, 2 when FILE cannot be
 read.`,
 		Args: takes("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := server.Check(args[0]); err != nil {
+			warnings, err := server.Check(args[0])
+			if err != nil {
 				return err
+			}
+			for _, w := range warnings {
+				fmt.Println(w)
 			}
 			fmt.Println(args[0] + ": ok")
 			return nil

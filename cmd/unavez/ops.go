@@ -74,9 +74,9 @@ An admin listener with a token reads it from ` + tokenVariable + ` or --token-fi
 	c.AddCommand(
 		listCommand(r), showCommand(r), completeCommand(r),
 		actionCommand(r, "release", "Let an unknown or parked operation run again", "The request itself is not stored: the next repeat of it runs, under the same identity.", "the application has no such order"),
-		actionCommand(r, "redrive", "Let a dead operation run again", "It becomes due at once, under the same identity.", "the bank answers again"),
+		redriveCommand(r),
 		actionCommand(r, "discard", "End an operation without its effect", "Every repeat of its request is told so. This cannot be taken back.", "the customer withdrew it"),
-		newIncarnationCommand(r),
+		blockedCommand(r), quarantineCommand(r), eraseCommand(r), newIncarnationCommand(r),
 	)
 	return c
 }
@@ -124,10 +124,12 @@ func listCommand(r *reach) *cobra.Command {
 }
 
 func showCommand(r *reach) *cobra.Command {
-	return &cobra.Command{
+	var payload bool
+	c := &cobra.Command{
 		Use:   "show OPERATION",
 		Short: "Show one operation with its history",
-		Long: `Show names everything that is known of an operation, but for what it carried.
+		Long: `Show names everything that is known of an operation, and of the queue entry of its
+key with the deliveries that came again, but for what they carried.
 
 OPERATION is its key or its name, as unavez ops list shows them. The name of a
 request is tenant/http/principal/IDEMPOTENCY-KEY; with auth mode single_tenant,
@@ -135,9 +137,11 @@ tenant and principal are empty: /http//order-1.`,
 		Example: "  unavez ops show 5f0c…\n  unavez ops show /http//order-1",
 		Args:    takes("OPERATION"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return r.with(c.Context(), func(o *server.Ops) error { return o.Show(c.Context(), os.Stdout, r.json, args[0]) })
+			return r.with(c.Context(), func(o *server.Ops) error { return o.Show(c.Context(), os.Stdout, r.json, args[0], payload) })
 		},
 	}
+	payloadFlag(c, &payload)
+	return c
 }
 
 // decisionFlags are those of every decision.

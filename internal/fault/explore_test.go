@@ -300,28 +300,11 @@ func schedule(t *testing.T, f *flow[tx], by bounds, flaw func(backing[tx]) backi
 		s := newScene(f, b, r, w, "4711")
 		w.depart = r.note
 		w.jump = func(d time.Duration) { b.jump(s.key, d) }
-		if f.prepare != nil {
-			w.free = true
-			f.prepare(s)
-			w.free = false
-		}
-		walk := &walk{record: r, look: func() (store.Verdict, error) { return b.store.Look(t.Context(), s.key) }}
-		w.after = walk.step
-		var names []string
-		var acts []func()
-		for _, a := range f.actors {
-			if s.workers[a.worker] == nil {
-				s.start(a.worker)
-			}
-			names = append(names, a.name)
-			acts = append(acts, func() { a.act(s, s.workers[a.worker], a.name) })
-		}
-		if !w.run(names, acts) {
-			r.breaks("I16", "stuck")
-		}
-		w.drain()
-		s.toRest()
-		s.close()
+		s.play(func() {
+			walk := &walk{record: r, look: func() (store.Verdict, error) { return b.store.Look(t.Context(), s.key) }}
+			walk.begin()
+			w.after = walk.step
+		})
 	})
 	e.count(w.trace, r.seen)
 	return w, r.violations()
@@ -332,7 +315,7 @@ func inMemory() *bed[tx] {
 	clock := &fault.Clock{}
 	s := memory.New(&memory.Options{Now: clock.Now})
 	return &bed[tx]{
-		name: "memory", store: s, now: clock.Now,
+		store: s, now: clock.Now,
 		write: func(_ context.Context, tx tx, op store.Key, run, payload string) error {
 			return tx.Put(op.String()+"/"+run, payload)
 		},
@@ -345,7 +328,7 @@ func inMemory() *bed[tx] {
 			}
 			return rows
 		},
-		begin: func(ctx context.Context) (tx, func() error, func() error, error) {
+		begin: func(ctx context.Context, _ string) (tx, func() error, func() error, error) {
 			own, err := s.BeginTx(ctx)
 			if err != nil {
 				return nil, nil, nil, err
@@ -365,6 +348,15 @@ type walk struct {
 	fence int64
 }
 
+// begin takes what is there for the start.
+func (w *walk) begin() {
+	v, err := w.look()
+	if err != nil {
+		w.breaks("I5", "look: %v", err)
+	}
+	w.state, w.fence = v.State, fenceOf(v, 0)
+}
+
 // step compares what is there with what was there one step ago.
 func (w *walk) step() {
 	v, err := w.look()
@@ -372,19 +364,24 @@ func (w *walk) step() {
 		w.breaks("I5", "look: %v", err)
 		return
 	}
-	fence := w.fence
-	switch {
-	case v.Outcome != nil:
-		fence = v.Outcome.Attempt
-	case v.Attempt != nil:
-		fence = v.Attempt.Fence
-	case v.State == store.Free:
-		fence = 0
-	}
+	fence := fenceOf(v, w.fence)
 	if !forward(w.state, v.State) || fence < w.fence && v.State != store.Free {
 		w.breaks("I5", "%v (attempt %d) became %v (attempt %d)", w.state, w.fence, v.State, fence)
 	}
 	w.state, w.fence = v.State, fence
+}
+
+// fenceOf is the number of the last attempt; last where that is not to be seen.
+func fenceOf(v store.Verdict, last int64) int64 {
+	switch {
+	case v.Outcome != nil:
+		return v.Outcome.Attempt
+	case v.Attempt != nil:
+		return v.Attempt.Fence
+	case v.State == store.Free:
+		return 0
+	}
+	return last
 }
 
 // forward are the ways that an operation may go in one step.

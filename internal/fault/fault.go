@@ -183,6 +183,9 @@ type Note struct {
 // Director says what happens at each step. Its methods are called by the
 // goroutines that make the steps.
 type Director interface {
+	// Sent is told of a step of the wire before it is on its way; Arrive follows, in
+	// another goroutine.
+	Sent(at Point)
 	// Arrive holds a step until its turn, and says what happens there: one of
 	// the kinds of the step, None, or Gone.
 	Arrive(ctx context.Context, at Point) Kind

@@ -29,6 +29,8 @@ func newScript(step string, kind fault.Kind) *script {
 	return &script{step: step, kind: kind, wire: make(chan struct{}), landed: make(chan fault.Note, 8)}
 }
 
+func (s *script) Sent(fault.Point) {}
+
 func (s *script) Arrive(_ context.Context, at fault.Point) fault.Kind {
 	if at.Wire {
 		<-s.wire

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/store"
@@ -31,6 +32,12 @@ func flaws() []flaw {
 		{"an expired claim is taken for a free operation", func() *flow[tx] { return leaseFlow[tx]("careless", unavez.Hold) }, "I9", func(s backing[tx]) backing[tx] { return careless{s} }},
 		{"each attempt has a derived key of its own", func() *flow[tx] { return leaseFlow[tx]("renaming", unavez.Retry) }, "I10", func(s backing[tx]) backing[tx] { return renaming{s} }},
 		{"a takeover keeps the fence", func() *flow[tx] { return leaseFlow[tx]("repeating", unavez.Retry) }, "I5", func(s backing[tx]) backing[tx] { return repeating{s} }},
+		{"the purge forgets what is over its retention", func() *flow[tx] {
+			return purgeFlow[tx]("early", []time.Duration{2 * time.Second})
+		}, "I12", func(s backing[tx]) backing[tx] { return &purgingEarly{backing: s} }},
+		{"what settles a caller's commit does not wait for it", joinFlow[tx], "I1", func(s backing[tx]) backing[tx] { return settlingEarly{s} }},
+		{"a lease that was taken over is renewed", func() *flow[tx] { return longFlow[tx]() }, "I6", func(s backing[tx]) backing[tx] { return renewing{s} }},
+		{"a person ends what has ended", personFlow[tx], "I8", func(s backing[tx]) backing[tx] { return ending{s} }},
 		{"rows are committed without their outcome", doFlow[tx], "I8", func(s backing[tx]) backing[tx] { return bare{s} }},
 	}
 }
@@ -187,4 +194,37 @@ func (s repeating) Claim(ctx context.Context, claim store.Claim) (*store.Attempt
 		a.Fence = 1
 	}
 	return a, v, err
+}
+
+// purgingEarly forgets the identity with the result.
+type purgingEarly struct{ backing[tx] }
+
+func (s *purgingEarly) Purge(ctx context.Context, limit int) (int, error) {
+	n, err := s.backing.Purge(ctx, limit)
+	if n > 0 {
+		s.backing = memory.New(nil)
+	}
+	return n, err
+}
+
+// renewing never refuses.
+type renewing struct{ backing[tx] }
+
+func (s renewing) Renew(ctx context.Context, key store.Key, fence int64, lease time.Duration) error {
+	err := s.backing.Renew(ctx, key, fence, lease)
+	if errors.Is(err, store.ErrLeaseLost) {
+		return nil
+	}
+	return err
+}
+
+// ending says that it has ended whatever a person wants ended.
+type ending struct{ backing[tx] }
+
+func (s ending) Complete(ctx context.Context, action store.Action, result store.Result, retention, tombstone time.Duration) error {
+	err := s.backing.Complete(ctx, action, result, retention, tombstone)
+	if errors.Is(err, store.ErrConflict) {
+		return nil
+	}
+	return err
 }

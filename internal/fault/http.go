@@ -55,22 +55,30 @@ type Direct struct {
 	Handler http.Handler
 }
 
-// RoundTrip serves the request at once. A handler that panics with
-// [http.ErrAbortHandler] has dropped the connection.
-func (d Direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
-	w := httptest.NewRecorder()
-	defer func() {
-		if p := recover(); p == http.ErrAbortHandler { //nolint:errorlint // the very value
-			answer, err = nil, ErrReset
-		} else if p != nil {
-			panic(p)
-		}
-	}()
+// RoundTrip serves the request, in a goroutine of its own. The caller sees a
+// connection that was reset where the worker is killed meanwhile, and where the
+// handler panics with [http.ErrAbortHandler] or [ErrPanic].
+func (d Direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
 		r.Body = http.NoBody
 	}
-	d.Handler.ServeHTTP(w, r)
-	return w.Result(), nil
+	served := make(chan *http.Response, 1)
+	go func() {
+		var answer *http.Response
+		defer func() { // also where the goroutine ends with its worker
+			if p := recover(); p != nil && p != http.ErrAbortHandler && p != ErrPanic { //nolint:errorlint // the very values
+				panic(p)
+			}
+			served <- answer
+		}()
+		w := httptest.NewRecorder()
+		d.Handler.ServeHTTP(w, r)
+		answer = w.Result()
+	}()
+	if answer := <-served; answer != nil {
+		return answer, nil
+	}
+	return nil, ErrReset
 }
 
 // NewHandler wraps one worker's server, where each request is the step serve: it

@@ -120,12 +120,14 @@ func TestFastLeaseUnderEveryFault(t *testing.T) {
 	slow := fastFlow[tx]("fast lease, long work", honest, "saw leased", "saw claimed")
 	slow.takes = leaseLength / 2
 	slow.steps = append(slow.steps, fault.Renew, fault.Prolong)
+	granted := fastFlow[tx]("one that grants all", grants, "saw leased")
+	granted.steps = []string{fault.Acquire, fault.Look, fault.Call, fault.Finish, fault.Commit, fault.GiveBack, fault.Mark}
 	denied := fastFlow[tx]("one that denies all", denies, "saw claimed", "answered in-flight")
 	denied.patience = overLease
 	denied.steps = []string{fault.Acquire, fault.Claim, fault.Call, fault.Finish, fault.Commit}
 	exploreAll(t, []plan{
 		{fastFlow[tx]("fast lease", honest, "saw leased", "answered in-flight"), single(0), single(1)},
-		{fastFlow[tx]("one that grants all", grants, "saw leased"), single(0), single(1)},
+		{granted, single(0), single(1)},
 		{denied, single(0), single(1)},
 		{slow, single(0), single(1)},
 	})

@@ -172,6 +172,7 @@ func (l *Life) cut(tx any) {
 // arrives does something when the wire brings it, whatever became of the worker.
 func (l *Life) arrives(step string, apply func(context.Context, *Note) error) {
 	at := l.point(step, true)
+	l.director.Sent(at)
 	go func() {
 		note := Note{Fault: Fault{Point: at}}
 		l.director.Arrive(context.Background(), at)

@@ -32,6 +32,7 @@ type record struct {
 	lives    map[store.Key]*tenure
 	broken   []violation
 	seen     map[string]int
+	person   bool // who has ended the operation
 }
 
 // violation of an invariant.
@@ -175,6 +176,7 @@ func (r *record) note(n fault.Note) {
 			r.seen["settled as committed"]++
 		}
 	}
+	r.person = r.person || n.Step == fault.Complete && n.Err == nil
 	switch {
 	case n.Step == fault.Claim && n.Err == nil && n.Fence != 0:
 		if t.given[n.Fence] || n.Fence <= t.fence {
@@ -199,6 +201,13 @@ func (r *record) note(n fault.Note) {
 			*t = tenure{given: map[int64]bool{}, until: map[int64]time.Time{}}
 		}
 	}
+}
+
+// byPerson reports whether a person has ended the operation.
+func (r *record) byPerson() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.person
 }
 
 // outside is the other system. It honours keys or not, and shows a charge as soon

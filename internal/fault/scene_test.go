@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,15 +36,16 @@ type backing[Tx any] interface {
 
 // bed is a database that flows run on.
 type bed[Tx any] struct {
-	name  string
-	store backing[Tx]
+	store backing[Tx] // as a worker sees it that takes no part
+	// of is the database as a worker sees it; nil is that of everybody.
+	of func(worker string) backing[Tx]
 	// write inserts a business row: which run made it, for which operation.
 	write func(ctx context.Context, tx Tx, op store.Key, run, payload string) error
 	// rows reads the committed ones of an operation, run to payload, over another
 	// connection.
 	rows func(op store.Key) map[string]string
-	// begin opens a transaction of the caller's own.
-	begin func(ctx context.Context) (tx Tx, commit, rollback func() error, err error)
+	// begin opens a transaction of the caller's own, at a worker.
+	begin func(ctx context.Context, worker string) (tx Tx, commit, rollback func() error, err error)
 	// jump moves the database's clock ahead.
 	jump func(op store.Key, d time.Duration)
 	now  func() time.Time
@@ -52,6 +54,10 @@ type bed[Tx any] struct {
 // director is a fault.Director that runs actors.
 type director interface {
 	fault.Director
+	// run lets the actors act; false says that they do not come to an end.
+	run(names, workers []string, actors []func()) bool
+	// drain lets everything go from now on, without fault.
+	drain(bool)
 	// born makes a worker.
 	born(name string) *fault.Life
 	// pass lets time pass, outside of the schedule.
@@ -63,7 +69,8 @@ type director interface {
 // flow is one protocol of the product with everybody who takes part in it.
 type flow[Tx any] struct {
 	name string
-	// op holds the settings of the operation.
+	// op holds the settings of the operation; the name of the schedule comes
+	// behind its key parts.
 	op unavez.Operation
 	// options of the workers' engines.
 	options func(s *scene[Tx], w *worker[Tx]) *unavez.Options
@@ -118,13 +125,20 @@ type scene[Tx any] struct {
 	outside  *outside
 	fast     *fastLease
 	workers  map[string]*worker[Tx]
-	rowless  bool // the operation has ended without a business row
+	rowless  bool // the operation ends without a business row
+	kept     time.Time
+	// forgotten is the run of an earlier operation of the same identity, whose row
+	// is left.
+	forgotten string
 }
 
 func newScene[Tx any](f *flow[Tx], b *bed[Tx], r *record, d director, name string) *scene[Tx] {
 	s := &scene[Tx]{flow: f, bed: b, record: r, director: d, workers: map[string]*worker[Tx]{}}
 	s.op = f.op
-	s.op.Tenant, s.op.Effect, s.op.Key = "acme", "order.create.v1", []string{name}
+	s.op.Tenant, s.op.Key = "acme", append(slices.Clone(f.op.Key), name)
+	if s.op.Effect == "" {
+		s.op.Effect = "order.create.v1"
+	}
 	if s.op.Payload == nil {
 		s.op.Payload = []byte("10 EUR")
 	}
@@ -138,9 +152,13 @@ func newScene[Tx any](f *flow[Tx], b *bed[Tx], r *record, d director, name strin
 // start makes a worker.
 func (s *scene[Tx]) start(name string) *worker[Tx] {
 	w := &worker[Tx]{life: s.director.born(name)}
-	w.store = fault.NewStore(w.life, fault.Inner[Tx](s.bed.store))
-	w.people = fault.NewOperator(w.life, s.bed.store)
-	w.keeper = fault.NewKeeper(w.life, s.bed.store)
+	inner := s.bed.store
+	if s.bed.of != nil {
+		inner = s.bed.of(name)
+	}
+	w.store = fault.NewStore(w.life, fault.Inner[Tx](inner))
+	w.people = fault.NewOperator(w.life, inner)
+	w.keeper = fault.NewKeeper(w.life, inner)
 	w.client = &http.Client{Transport: fault.NewTransport(w.life, fault.Direct{Handler: s.outside})}
 	opts := &unavez.Options{}
 	if s.flow.options != nil {
@@ -154,6 +172,32 @@ func (s *scene[Tx]) start(name string) *worker[Tx] {
 	w.engine = engine
 	s.workers[name] = w
 	return w
+}
+
+// play runs the whole schedule, to its audit. prepared is called when what is there
+// before has been made.
+func (s *scene[Tx]) play(prepared func()) {
+	if s.flow.prepare != nil {
+		s.director.drain(true)
+		s.flow.prepare(s)
+		s.director.drain(false)
+	}
+	prepared()
+	var names, workers []string
+	var acts []func()
+	for _, a := range s.flow.actors {
+		if s.workers[a.worker] == nil {
+			s.start(a.worker)
+		}
+		names, workers = append(names, a.name), append(workers, a.worker)
+		acts = append(acts, func() { a.act(s, s.workers[a.worker], a.name) })
+	}
+	if !s.director.run(names, workers, acts) {
+		s.breaks("I16", "stuck")
+	}
+	s.director.drain(true)
+	s.toRest()
+	s.close()
 }
 
 // close ends the workers, who have nothing left to do.
@@ -195,12 +239,18 @@ func (s *scene[Tx]) ask(w *worker[Tx], client string, op unavez.Operation, call 
 	if w.life.Dead() {
 		return false
 	}
+	if errors.Is(err, errNoAnswer) {
+		return true
+	}
 	a.lost, a.err = false, err
 	if err == nil {
 		a.outcome = &out
 	}
-	return unavez.SafeToRetry(err) || errors.Is(err, fault.ErrHandler)
+	return unavez.SafeToRetry(err) || errors.Is(err, fault.ErrHandler) || errors.Is(err, fault.ErrDown)
 }
+
+// errNoAnswer is the error of a call that did not come back.
+var errNoAnswer = errors.New("no answer")
 
 // do is a client of transaction mode.
 func do[Tx any](s *scene[Tx], w *worker[Tx], client string) { s.do(w, client, s.op) }
@@ -247,7 +297,7 @@ func (s *scene[Tx]) lease(ctx context.Context, w *worker[Tx], client string, op 
 			return unavez.Result{}, err
 		}
 		if op.Unknown != unavez.Unknown(unavez.Steps) {
-			charge, err := s.call(ctx, w, a, "", a.DerivedKey())
+			charge, err := s.call(ctx, w, a.Fence(), "", a.DerivedKey())
 			if s.flow.takes > 0 {
 				s.director.wait(s.flow.takes)
 			}
@@ -259,7 +309,7 @@ func (s *scene[Tx]) lease(ctx context.Context, w *worker[Tx], client string, op 
 		var all []string
 		for _, step := range steps() {
 			charge, err := unavez.Step(ctx, a, step, func(ctx context.Context, key string) (string, error) {
-				return s.call(ctx, w, a, step, key)
+				return s.call(ctx, w, a.Fence(), step, key)
 			}, func(ctx context.Context, key string) (string, unavez.Verdict, error) {
 				s.director.wait(settleTime) // the earlier attempt may have ended just now
 				return s.probe(ctx, w, key, settleTime)
@@ -291,13 +341,13 @@ func (s *scene[Tx]) finishes(w *worker[Tx], client string, op unavez.Operation) 
 }
 
 // call is the outside call.
-func (s *scene[Tx]) call(ctx context.Context, w *worker[Tx], a *unavez.Attempt, step, key string) (string, error) {
+func (s *scene[Tx]) call(ctx context.Context, w *worker[Tx], fence int64, step, key string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://outside/", nil)
 	if err != nil {
 		return "", err
 	}
 	r.Header.Set("Idempotency-Key", key)
-	r.Header.Set(attemptHeader, fmt.Sprint(a.Fence()))
+	r.Header.Set(attemptHeader, fmt.Sprint(fence))
 	r.Header.Set(stepHeader, step)
 	return answered(w.client.Do(r))
 }
@@ -347,6 +397,7 @@ func (s *scene[Tx]) toRest() {
 		s.restByDo()
 	}
 	rows := s.bed.rows(s.key)
+	delete(rows, s.forgotten)
 	s.auditAnswers(rows)
 	s.auditState(rows)
 	if s.flow.audit != nil {
@@ -383,10 +434,10 @@ func (s *scene[Tx]) untilFinal(call func(ctx context.Context) (unavez.Outcome, e
 		case last.err == nil:
 			s.ask(w, "rest", s.op, call)
 			return
+		case unavez.CodeOf(last.err) == unavez.CodeExpired:
+			return
 		case unavez.CodeOf(last.err) == unavez.CodeUnknown && (s.op.Unknown == nil || s.op.Unknown == unavez.Unknown(unavez.Hold)):
 			s.person(w)
-		case unavez.CodeOf(last.err) == unavez.CodeDiscarded && s.rowless:
-			return
 		case !again && unavez.CodeOf(last.err) != unavez.CodeUnknown:
 			s.breaks("I16", "not at rest: %v", last.err)
 			return
@@ -420,7 +471,6 @@ func (s *scene[Tx]) person(w *worker[Tx]) {
 	s.outside.mu.Unlock()
 	if done {
 		s.saw("ended by a person")
-		s.rowless = true
 		err = w.people.Complete(ctx, action, result(charge), retention, tombstone)
 	} else {
 		s.saw("released by a person")
@@ -440,8 +490,10 @@ func (s *scene[Tx]) auditState(rows map[string]string) {
 		return
 	}
 	switch completed := v.State == store.Completed || v.State == store.Expired; {
-	case completed && len(rows) == 0 && !s.rowless:
+	case completed && len(rows) == 0 && !s.rowless && !s.byPerson():
 		s.breaks("I8", "an outcome without its business row")
+	case s.byPerson() && len(rows) > 0:
+		s.breaks("I8", "a person has ended it without a business row, and there is %v", rows)
 	case !completed && len(rows) > 0:
 		s.breaks("I8", "business rows %v, and the ledger says %v", rows, v.State)
 	}

@@ -27,14 +27,15 @@ type world struct {
 	mu       sync.Mutex
 	waiting  []*entry
 	lives    map[string]*fault.Life
-	frozen   map[string]int // lives that stand still, with the count of ends at which they began to
-	alive    int            // actors
-	ended    int            // actors that have ended
-	free     bool           // everything goes at once, without fault
-	last     string         // the thread that moved last
-	switches int            // preemptions so far
-	faults   []fault.Fault  // that were given
-	trace    []moved        // every step that was let go
+	works    map[string]string // actors to the worker that each begins with
+	frozen   map[string]int    // lives that stand still, with the count of ends at which they began to
+	alive    int               // actors
+	ended    int               // actors that have ended
+	free     bool              // everything goes at once, without fault
+	last     string            // the thread that moved last
+	switches int               // preemptions so far
+	faults   []fault.Fault     // that were given
+	trace    []moved           // every step that was let go
 }
 
 // bounds are how far a search goes.
@@ -84,7 +85,7 @@ const start = "start"
 func newWorld(b bounds, pick func([]option) int) *world {
 	return &world{
 		bounds: b, pick: pick, arrived: make(chan struct{}, 1),
-		lives: map[string]*fault.Life{}, frozen: map[string]int{},
+		lives: map[string]*fault.Life{}, works: map[string]string{}, frozen: map[string]int{},
 		after: func() {},
 	}
 }
@@ -105,6 +106,10 @@ func (w *world) signal() {
 	}
 }
 
+// Sent has nothing to do: in a bubble, everything comes to its step before the
+// next choice.
+func (w *world) Sent(fault.Point) {}
+
 // Arrive waits for the step's turn.
 func (w *world) Arrive(_ context.Context, at fault.Point) fault.Kind {
 	w.mu.Lock()
@@ -124,8 +129,11 @@ func (w *world) Depart(note fault.Note) { w.depart(note) }
 
 // run lets the actors go, step by step, until all have ended and nothing is on
 // the wire. It reports false when they are stuck.
-func (w *world) run(names []string, actors []func()) bool {
+func (w *world) run(names, workers []string, actors []func()) bool {
 	w.alive = len(actors)
+	for i, name := range names {
+		w.works[name] = workers[i]
+	}
 	for i, act := range actors {
 		go func() {
 			defer func() {
@@ -170,11 +178,11 @@ func (w *world) over() bool {
 	return w.alive == 0 && len(w.waiting) == 0
 }
 
-// drain lets everything go from now on.
-func (w *world) drain() {
+// drain lets everything go from now on, or no longer.
+func (w *world) drain(free bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.free = true
+	w.free = free
 }
 
 // bury wakes those of a killed worker who wait, so that they end.
@@ -278,6 +286,9 @@ func (w *world) give(o option) {
 		w.switches++
 	}
 	w.last = o.entry.thread()
+	if o.entry.at.Step == start {
+		w.last = w.works[w.last]
+	}
 	f := fault.Fault{Point: o.entry.at, Kind: o.kind}
 	w.trace = append(w.trace, moved{Fault: f})
 	if o.kind != fault.None {

@@ -24,6 +24,19 @@
 // once, although its handler may still run: whatever that one does on the Tx
 // from then on fails with [store.ErrLimit].
 //
+// # The queue
+//
+// A cursor is the number of a commit, so that an entry that a transaction has
+// appended early and committed late is in the reading after its commit. An open
+// transaction holds the ordering keys to which it has appended, and the keys of
+// those entries; others that want them wait. Two transactions that append to each
+// other's ordering keys in several calls wait for each other until a limit or a
+// context ends one.
+//
+// Entries that are done stay for Options.Payloads and are then purged whole.
+// Signals reach the listeners of the same Store, which several workers of one
+// process may share.
+//
 // # Time
 //
 // Instants come from Options.Now. The store never lets them go back: a clock

@@ -69,7 +69,11 @@ func (s *Store) Keep(ctx context.Context, k store.Keeping) (store.Share, error) 
 	q := &s.queue
 	own := s.renew(&k)
 	workers := s.living()
-	share := (len(q.lanes) + workers - 1) / workers
+	share := 0
+	if !k.Leaving {
+		workers = max(workers, 1) // this one, although a round may take longer than a lease
+		share = (len(q.lanes) + workers - 1) / workers
+	}
 	most, held := k.Most, len(own)
 	if most == 0 {
 		most = share
@@ -123,6 +127,9 @@ func checkKeeping(k *store.Keeping) error {
 func (s *Store) renew(k *store.Keeping) map[int]bool {
 	until, own := s.clock().Add(k.Lease), map[int]bool{}
 	s.queue.workers[k.Worker] = until
+	if k.Leaving {
+		delete(s.queue.workers, k.Worker)
+	}
 	for _, m := range k.Marks {
 		if l := s.held(m.Hold, k.Worker); l != nil {
 			l.lease = until

@@ -117,14 +117,17 @@ func busy(t *testing.T, d *database) {
 	w.pool.Close()
 }
 
+// ofTheQueue are the invariants that are not proved here.
+func ofTheQueue() []string { return []string{store.EntryTrue, store.NonePassed, store.BlockedTrue} }
+
 func TestAuditOfABusyDatabaseFindsNothing(t *testing.T) {
 	t.Parallel()
 	d := fresh(t, nil)
 	busy(t, d)
 	for _, o := range []*store.AuditOptions{{All: true}, {Sample: 3}, {All: true, Page: 1}} {
 		proofs := d.audit(t, o)
-		if len(proofs) != len(store.Invariants()) {
-			t.Errorf("%d proofs, want %d", len(proofs), len(store.Invariants()))
+		if want := len(store.Invariants()) - len(ofTheQueue()); len(proofs) != want {
+			t.Errorf("%d proofs, want %d", len(proofs), want)
 		}
 		for _, p := range proofs {
 			if p.Broken != 0 || p.Looked == 0 || p.Left != "" && o.All {
@@ -242,7 +245,7 @@ func TestAuditFindsEachViolation(t *testing.T) {
 		})
 	}
 	for _, i := range store.Invariants() {
-		if !slices.ContainsFunc(all, func(v violation) bool { return v.code == i.Code }) {
+		if !slices.Contains(ofTheQueue(), i.Code) && !slices.ContainsFunc(all, func(v violation) bool { return v.code == i.Code }) {
 			t.Errorf("nothing plants a violation of %s", i.Code)
 		}
 	}

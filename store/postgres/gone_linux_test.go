@@ -108,3 +108,28 @@ func TestHostThatIsGoneInAPurgeKeepsNobodyFromPurging(t *testing.T) {
 	})
 	other.state(t, gateOf("over"), store.Expired)
 }
+
+func TestWorkerStoppedInADecisionGivesItsKeyUp(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	w, proxy := d.through(t)
+	gate := gateOf("dead")
+	attempt, _, err := w.Claim(t.Context(), store.Claim{Gate: gate, Lease: time.Minute})
+	must(t, "Claim", err)
+	must(t, "Rest", w.Rest(t.Context(), gate.Key, attempt.Fence, store.Rest{State: store.Dead}))
+	proxy.Watch(func(m *proxied.Message) proxied.Fate {
+		if m.From == proxied.Server && m.Kind == "CommandComplete" && m.Text() == "INSERT 0 1" {
+			return proxied.Stall // it has the operation's lock
+		}
+		return proxied.Pass
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	action := store.Action{Key: gate.Key, Actor: "ana", Reason: "test"}
+	if err := w.Discard(ctx, action, time.Hour, time.Hour); err == nil {
+		t.Fatal("a stopped worker has its answer")
+	}
+	other := d.worker(t, nil)
+	is(t, "Discard at once", other.Discard(t.Context(), action, time.Hour, time.Hour), store.ErrConflict)
+	eventually(t, "Discard", func() bool { return other.Discard(t.Context(), action, time.Hour, time.Hour) == nil })
+}

@@ -280,9 +280,9 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 	}
 	action.Actor, action.Reason = strings.ToValidUTF8(action.Actor, "\ufffd"), cut(action.Reason)
 	key := uuid(action.Key)
-	return lost(pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+	return lost(s.working(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		f := &found{}
-		if err := tx.QueryRow(ctx, gateText, key, action.Key.Hash64(), false, nil).Scan(append([]any{nil}, f.columns()...)...); err != nil {
+		if err := tx.QueryRow(ctx, gateText, key, action.Key.Hash64(), false, workLimit.Milliseconds()).Scan(append([]any{nil}, f.columns()...)...); err != nil {
 			return err
 		}
 		v, err := f.verdict(action.Key)
@@ -313,6 +313,23 @@ func (s *Store) decide(ctx context.Context, action store.Action, act decision) e
 			return act(ctx, tx, a, b)
 		}
 	}))
+}
+
+// workLimit is how long a transaction of a person's, or of a purge, may wait for
+// its worker: one that was stopped, or whose host is gone, gives its locks up.
+const workLimit = 10 * time.Second
+
+// working runs a transaction of such work. Its limits are fn's to set.
+func (s *Store) working(ctx context.Context, opts pgx.TxOptions, fn func(tx pgx.Tx) error) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return acquiring(err)
+	}
+	defer conn.Release()
+	if err := s.greet(ctx, conn.Conn()); err != nil {
+		return opening(ctx, err)
+	}
+	return pgx.BeginTxFunc(ctx, conn, opts, fn)
 }
 
 // Counts for metrics.

@@ -44,18 +44,13 @@ type purge struct {
 	looks int // rows of the queue that may still be looked at, once that has begun
 }
 
-// purgeIdle is how long the transaction of a purge may wait for its worker, in
-// milliseconds: one that was stopped, or whose host is gone, must not keep the
-// others from purging.
-const purgeIdle = "10000"
-
 // tx runs one step of a purge in a transaction, if no other worker purges.
 func (p *purge) tx(ctx context.Context, fn func(tx pgx.Tx) error) error {
-	return classify(pgx.BeginTxFunc(ctx, p.s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	return classify(p.s.working(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		var mine bool
 		const text = "SELECT pg_catalog.pg_try_advisory_xact_lock($1) FROM (SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true)," +
 			" pg_catalog.set_config('tcp_user_timeout', $2, true)) limits"
-		if err := tx.QueryRow(ctx, text, purgeLock, purgeIdle).Scan(&mine); err != nil || !mine {
+		if err := tx.QueryRow(ctx, text, purgeLock, milliseconds(workLimit)).Scan(&mine); err != nil || !mine {
 			return err
 		}
 		return fn(tx)

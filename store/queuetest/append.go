@@ -40,6 +40,7 @@ func keptWhole[Tx any](b *bed[Tx]) {
 	e.Note.Version, e.Note.Time = "17", time.Date(2026, 2, 3, 4, 5, 6, 7000, time.UTC)
 	e.Note.Subject, e.Note.Delivery, e.Note.Correlation = []string{"order", "é"}, "d-1", "c-1"
 	e.Note.Unsigned, e.Note.Hint = true, true
+	e.Sequence, e.Size, e.Erased, e.Arrived = 77, 78, true, time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC) // the store's own
 	empty := event("empty")
 	empty.Payload, empty.Fingerprint = nil, store.Fingerprint{}
 	b.appended(b.worker(0), store.New, e, empty)
@@ -53,7 +54,7 @@ func keptWhole[Tx any](b *bed[Tx]) {
 			!got.Fingerprint.Equal(e.Fingerprint) || string(got.Payload) != string(e.Payload) || string(note) != string(want) {
 			b.Errorf("%s: %+v, want %+v", call, got, e)
 		}
-		if got.Size != len(e.Payload) || got.Erased || got.Sequence < 1 || got.Arrived.IsZero() {
+		if got.Size != len(e.Payload) || got.Erased || got.Sequence < 1 || got.Sequence == 77 || got.Arrived.Year() < 2000 {
 			b.Errorf("%s: size %d, erased %v, sequence %d, arrived %v", call, got.Size, got.Erased, got.Sequence, got.Arrived)
 		}
 	}

@@ -20,8 +20,10 @@ func blockTests[Tx any]() []test[Tx] {
 		{name: "an attempt at rest goes on with its next number", run: blockedAgain[Tx]},
 		{name: "an attempt at rest may be moved without another number", run: blockedMoved[Tx]},
 		{name: "an attempt that has moved is not written over", wants: attempts, run: blockedConflict[Tx]},
+		{name: "of an attempt at rest and a claim that come at once one is written", wants: attempts, run: blockedOrClaimed[Tx]},
 		{name: "an operation that has ended or runs gets no attempt at rest", run: blockedEnded[Tx]},
 		{name: "an ordering key has one row, of its smallest waiting sequence", run: smallestWaits[Tx]},
+		{name: "a blocked row gives way once its entry is done", wants: []string{"Operations"}, run: rowGivesWay[Tx]},
 		{name: "every entry that waits for an earlier version has its row", run: gaps[Tx]},
 		{name: "blocking again after a lost answer leaves one row and one attempt", needs: losesAnswers[Tx], run: blockedLost[Tx]},
 		{name: "blocked rows outlive their holder, and only the new one changes them", run: blockedSurvive[Tx]},
@@ -330,6 +332,34 @@ func blockedConflict[Tx any](b *bed[Tx]) {
 	b.is("Renew of the attempt before", w.attempts.Renew(b.ctx, l.entries[1].Operation, 1, lease), store.ErrLeaseLost)
 }
 
+func blockedOrClaimed[Tx any](b *bed[Tx]) {
+	var entries []store.Entry
+	for i := range 20 {
+		entries = append(entries, event(fmt.Sprint(i), fmt.Sprint(i)))
+	}
+	l := b.line(entries...)
+	for i, e := range l.entries {
+		var claimed, rests bool
+		b.together(2, func(who int) error {
+			if who == 0 {
+				a, _, err := b.worker(1).attempts.Claim(b.ctx, store.Claim{Gate: gate(e), Lease: lease, DerivedKey: "uv1-test"})
+				claimed = a != nil
+				return err
+			}
+			err := b.worker(0).Block(b.ctx, l.blocking(i, false, l.resting(i, 0, 1, store.Parked, 0)))
+			if rests = err == nil; errors.Is(err, store.ErrConflict) {
+				return nil
+			}
+			return err
+		})
+		want := map[bool]store.State{true: store.Processing, false: store.Parked}[claimed]
+		// Both may have been refused, each by the other's lock.
+		if v := b.look(e.Operation); claimed && rests || (claimed || rests) && (v.State != want || v.Attempt.Fence != 1) {
+			b.Fatalf("claimed %v, at rest %v: %+v", claimed, rests, v)
+		}
+	}
+}
+
 func blockedEnded[Tx any](b *bed[Tx]) {
 	l := b.line(event("ended", "x"), event("running", "y"))
 	b.end(b.worker(0), gate(l.entries[0]))
@@ -360,8 +390,31 @@ func smallestWaits[Tx any](b *bed[Tx]) {
 	l.waits(0, 3)
 	l.unblock(1) // has no row any more
 	l.waits(0, 3)
+	b.done(b.worker(0), l.entries[0])
+	l.waits(0, 3)          // until somebody looks
+	l.block(2, false, nil) // what is done gives way to what waits now
+	l.waits(2, 3)
 	l.unblock(0)
+	l.waits(2, 3)
+	l.unblock(2)
 	l.waits(3)
+}
+
+func rowGivesWay[Tx any](b *bed[Tx]) {
+	l := b.line(event("0", "x"), event("1", "x"), event("2", "x"))
+	l.block(0, false, l.resting(0, 0, 1, store.Dead, 0))
+	l.block(1, false, nil) // stays: the first one still waits
+	l.waits(0)
+	b.must("Discard", b.worker(1).ops.Discard(b.ctx, store.Action{Key: l.entries[0].Operation, Actor: "ana", Reason: "r"}, retention, tombstone))
+	if row := l.waits(0)[0]; !row.Done {
+		b.Errorf("the row of a discarded entry: %+v", row)
+	}
+	l.block(2, false, l.resting(2, 0, 1, store.Retryable, time.Hour))
+	if row := l.waits(2)[2]; row.State != store.Retryable {
+		b.Errorf("the row that has moved on: %+v", row)
+	}
+	l.unblock(0) // has no row any more
+	l.waits(2)
 }
 
 func gaps[Tx any](b *bed[Tx]) {

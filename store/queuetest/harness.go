@@ -70,11 +70,17 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
 			test.run(newBed(t, open(t)))
 		})
 	}
+	if len(sample.Absent) == 0 || slices.Equal(sample.Absent, []string{"Signal"}) { // the lists send none
+		t.Run("a random list of operations gives the model's transcript", func(t *testing.T) {
+			t.Parallel()
+			random(t, open)
+		})
+	}
 }
 
 func tests[Tx any]() []test[Tx] {
 	return slices.Concat(appendTests[Tx](), readTests[Tx](), enqueueTests[Tx](), laneTests[Tx](), holdTests[Tx](), blockTests[Tx](), batchTests[Tx](), versionTests[Tx](),
-		quarantineTests[Tx](), positionTests[Tx](), upkeepTests[Tx]())
+		quarantineTests[Tx](), positionTests[Tx](), upkeepTests[Tx](), stormTests[Tx]())
 }
 
 // optional are the interfaces that a store may lack, each with its assertion.

@@ -22,6 +22,7 @@ func laneTests[Tx any]() []test[Tx] {
 		{name: "marks of lanes that are not the worker's own change nothing", run: foreignMarks[Tx]},
 		{name: "a round takes no more lanes than it may", run: mostLanes[Tx]},
 		{name: "a worker that is gone counts no more", run: goneWorker[Tx]},
+		{name: "a worker that is leaving keeps its lanes and takes none", run: leavingWorker[Tx]},
 		{name: "no lane has two holders, whatever rounds run at once", run: oneHolder[Tx]},
 		{name: "a round that is out of bounds is refused", run: roundRefused[Tx]},
 	}
@@ -292,6 +293,27 @@ func goneWorker[Tx any](b *bed[Tx]) {
 	b.must("HandBack", b.worker(0).HandBack(b.ctx, "a", marksOf(held[1:], ""), true))
 	if share := b.keep(b.worker(1), "b"); share.Workers != 1 || len(share.Held) != len(held) {
 		b.Fatalf("after the other was gone: %d lanes of %d workers", len(share.Held), share.Workers)
+	}
+}
+
+func leavingWorker[Tx any](b *bed[Tx]) {
+	leave := func(held []store.Held) store.Share {
+		b.Helper()
+		share, err := b.worker(0).Keep(b.ctx, store.Keeping{Worker: "a", Lease: lease, Marks: marksOf(held, ""), Leaving: true})
+		b.must("Keep", err)
+		return share
+	}
+	if share := leave(nil); len(share.Held) != 0 || share.Workers != 0 {
+		b.Fatalf("a round of a leaving worker without lanes: %+v", share)
+	}
+	held := b.takes(b.worker(0), "a", true, "")
+	b.Advance(b.T, lease-margin)
+	if share := leave(held[:1]); len(share.Held) != 1 || share.Held[0].Hold != held[0].Hold || share.Held[0].Taken || share.Spare != 1 {
+		b.Fatalf("a round of a leaving worker with a lane: %+v", share)
+	}
+	b.Advance(b.T, 2*margin) // the leases of the others are over
+	if share := b.keep(b.worker(1), "b"); len(share.Held) != len(held)-1 || share.Workers != 1 {
+		b.Fatalf("beside a leaving worker with a lane of %d: %d lanes of %d workers", len(held), len(share.Held), share.Workers)
 	}
 }
 

@@ -15,9 +15,14 @@ func upkeepTests[Tx any]() []test[Tx] {
 	upkeep := []string{"Upkeep"}
 	return []test[Tx]{
 		{name: "a purge never removes an entry that is not done", wants: []string{"Upkeep", "Attempts"}, needs: purges[Tx], run: purgeUndone[Tx]},
+		{name: "an entry that is done is kept as long as was promised", wants: upkeep, needs: purges[Tx], run: doneKept[Tx]},
 		{name: "a purge leaves cursors and orders as they were", wants: upkeep, needs: purges[Tx], run: purgeAndRead[Tx]},
 		{name: "an entry that is done stays done when the ledger forgets it", wants: upkeep, run: doneForEver[Tx]},
 		{name: "what is appended beside a purge is never lost", wants: upkeep, needs: purges[Tx], run: purgeBeside[Tx]},
+		{
+			name:  "what is appended and not committed outlives any purge",
+			wants: []string{"Upkeep", "Enqueuer"}, needs: func(h *Harness[Tx]) bool { return purges(h) && !h.Exclusive }, run: purgeUncommitted[Tx],
+		},
 		{name: "erasing a person keeps the identities", wants: []string{"Privacy", "Quarantine"}, run: erased[Tx]},
 		{name: "a queue tells how much waits, and for how long", wants: []string{"QueueCounter", "Quarantine"}, run: counted[Tx]},
 		{name: "a full queue says so", wants: []string{"QueueCounter"}, needs: func(h *Harness[Tx]) bool { return h.Fill != nil }, run: countedFull[Tx]},
@@ -60,6 +65,22 @@ func purgeUndone[Tx any](b *bed[Tx]) {
 	}
 	l.waits(2, 3)
 	b.appended(w, store.Duplicate, l.entries[0], l.entries[1], l.entries[2], l.entries[3], l.entries[4])
+}
+
+func doneKept[Tx any](b *bed[Tx]) {
+	a := event("a")
+	b.appended(b.worker(0), store.New, a)
+	b.Advance(b.T, 4*b.Payloads) // counted from its end, not from its arrival
+	b.done(b.worker(0), a)
+	for range 2 {
+		b.purge()
+		b.Advance(b.T, b.Payloads/2-margin)
+	}
+	b.purge()
+	if e := b.load(b.worker(1), a.Key); string(e.Payload) != "payload of a" {
+		b.Errorf("payload %q", e.Payload)
+	}
+	b.purged(a)
 }
 
 func purgeAndRead[Tx any](b *bed[Tx]) {
@@ -168,6 +189,20 @@ func purgeBeside[Tx any](b *bed[Tx]) {
 	if !slices.Equal(got, want) {
 		b.Errorf("in the queue are %d entries, want the %d that are not done", len(got), len(want))
 	}
+}
+
+func purgeUncommitted[Tx any](b *bed[Tx]) {
+	done := event("done", "x")
+	b.appended(b.worker(0), store.New, done)
+	cursor := b.reads(b.worker(0), "", "done")
+	f := b.caller()
+	b.enqueue(f.tx, store.New, event("a", "y"), event("c", "z"))
+	b.done(b.worker(1), done)
+	b.rounds()
+	b.must("commit", f.commit())
+	b.reads(b.worker(1), cursor, "a", "c")
+	b.rounds()
+	b.reads(b.worker(1), "", "a", "c")
 }
 
 func erased[Tx any](b *bed[Tx]) {

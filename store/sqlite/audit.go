@@ -56,8 +56,9 @@ func Audit(ctx context.Context, drv driver.Driver, path string, opts *store.Audi
 	a := &auditor{c: c, r: r, o: o, Proofs: store.NewProofs(
 		o.Offenders, store.OneOutcome, store.EndedOnce, store.Fences, store.LegalStates, store.History, store.Tombstones, store.ResultIntact,
 		store.ResultThere, store.IdentityTrue, store.DerivedKey, store.TimesInOrder, store.Purged, store.StepsOwned, store.LeasesEnd, store.TablesTrue, store.Agreed,
+		store.EntryTrue, store.NonePassed, store.BlockedTrue,
 	)}
-	for _, part := range []func(context.Context) error{a.schema, a.keys, a.results} {
+	for _, part := range []func(context.Context) error{a.schema, a.keys, a.results, a.queue} {
 		if err == nil {
 			err = part(ctx)
 		}
@@ -247,6 +248,7 @@ func (a *auditor) part(keys []driver.Value) error {
 		{store.LeasesEnd, "SELECT key FROM unavez_attempt WHERE " + inRange + " AND state = 1 AND expires < " + overdue, grace},
 		{store.Tombstones, "SELECT key FROM unavez_tombstone t WHERE " + inRange +
 			" AND (EXISTS (SELECT 1 FROM unavez_outcome o WHERE o.key = t.key) OR EXISTS (SELECT 1 FROM unavez_attempt a WHERE a.key = t.key))", keys},
+		{store.Tombstones, "SELECT key FROM unavez_tombstone t WHERE " + inRange + " AND EXISTS (SELECT 1 FROM unavez_queue q WHERE q.key = t.key)", keys},
 		{store.Purged, "SELECT key FROM unavez_tombstone WHERE " + inRange + " AND forgets < " + overdue, grace},
 		{store.StepsOwned, "SELECT key FROM unavez_step s WHERE " + inRange + " AND NOT EXISTS (SELECT 1 FROM unavez_attempt a WHERE a.key = s.key)", keys},
 		{store.History, "SELECT key FROM unavez_transition WHERE " + inRange + " AND (NOT " + edges + " OR attempt < 1 OR actor = '')", keys},

@@ -67,6 +67,49 @@ func busy(t *testing.T, w *worker) {
 		ok("Purge", err)
 	}
 	ok("Close", engine.Close(ctx))
+	queued(t, w)
+}
+
+// queued leaves entries behind: done, waiting behind a blocked row, at a gap, and
+// not read yet.
+func queued(t *testing.T, w *worker) {
+	t.Helper()
+	ctx := t.Context()
+	for i := range 30 {
+		w.append(t, store.New, numbered("sender", i))
+	}
+	share, err := w.store.Keep(ctx, store.Keeping{Worker: "worker", Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, cursor := w.read(t, "")
+	for i := range 30 {
+		e, err := w.store.Load(ctx, numbered("sender", i).Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch hold := share.Held[store.LaneOf(e.Order, len(share.Held))].Hold; {
+		case i == 20: // its key waits: 23, 26 and 29 with it
+			err = w.store.Block(ctx, store.Blocking{Hold: hold, Entry: &e, Attempt: &store.Resting{
+				Fence: 1, Rest: store.Rest{State: store.Retryable, Reason: "no answer"}, DerivedKey: e.Note.Identity.DerivedKey(""),
+			}})
+		case i == 21:
+			err = w.store.Block(ctx, store.Blocking{Hold: hold, Entry: &e, Gap: true})
+		case i < 20 || i%3 != 2:
+			w.done(t, e)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := store.Keeping{Worker: "worker", Lease: time.Hour}
+	for _, h := range share.Held {
+		k.Marks = append(k.Marks, store.Mark{Hold: h.Hold, Cursor: cursor})
+	}
+	if _, err := w.store.Keep(ctx, k); err != nil {
+		t.Fatal(err)
+	}
+	w.append(t, store.New, numbered("late", 0))
 }
 
 func audit(t *testing.T, drv driver.Driver, path string, o *store.AuditOptions) []store.Proof {
@@ -87,7 +130,7 @@ func TestAuditOfABusyFileFindsNothing(t *testing.T) {
 				if p.Broken != 0 || p.Looked == 0 || p.Left != "" && o.All {
 					t.Errorf("%+v", p)
 				}
-				if sampled := p.Code == store.ResultIntact || p.Code == store.IdentityTrue; !o.All && sampled != (p.Left != "") {
+				if sampled := p.Code == store.ResultIntact || p.Code == store.IdentityTrue || p.Code == store.EntryTrue; !o.All && sampled != (p.Left != "") {
 					t.Errorf("a sample: %+v", p)
 				}
 			}
@@ -105,7 +148,7 @@ func TestAuditFindsEachViolationInAFile(t *testing.T) {
 		code, sql string
 		also      []string
 	}{
-		{store.OneOutcome, "CREATE TABLE x AS SELECT * FROM unavez_outcome; DROP TABLE unavez_outcome; ALTER TABLE x RENAME TO unavez_outcome; UPDATE unavez_outcome SET key = (SELECT key FROM unavez_outcome WHERE id = " + outcome + ") WHERE id > " + outcome + " - 2", []string{store.TablesTrue, store.IdentityTrue, store.ResultIntact, store.History}},
+		{store.OneOutcome, "CREATE TABLE x AS SELECT * FROM unavez_outcome; DROP TABLE unavez_outcome; ALTER TABLE x RENAME TO unavez_outcome; UPDATE unavez_outcome SET key = (SELECT key FROM unavez_outcome WHERE id = " + outcome + ") WHERE id > " + outcome + " - 2", []string{store.TablesTrue, store.IdentityTrue, store.ResultIntact, store.History, store.NonePassed}},
 		{store.EndedOnce, "UPDATE unavez_attempt SET key = (SELECT key FROM unavez_outcome WHERE id = " + outcome + ") WHERE key = (SELECT key FROM unavez_attempt WHERE state = 1 LIMIT 1)", []string{store.IdentityTrue, store.StepsOwned, store.History}},
 		{store.Fences, "UPDATE unavez_attempt SET fence = 0 WHERE key = " + attempt, []string{store.History}},
 		{store.Fences, "UPDATE unavez_step SET fence = 9", nil},
@@ -137,6 +180,20 @@ func TestAuditFindsEachViolationInAFile(t *testing.T) {
 		{store.TablesTrue, "DROP INDEX unavez_outcome_kept", nil},
 		{store.TablesTrue, "ALTER TABLE unavez_step ADD COLUMN mine TEXT", nil},
 		{store.Agreed, "UPDATE unavez_setting SET value = '2' WHERE name = 'protocol'", nil},
+		{store.Agreed, "DELETE FROM unavez_lane WHERE lane = 255", []string{store.EntryTrue}},
+		{store.Agreed, "UPDATE unavez_setting SET value = '512' WHERE name = 'lanes'", nil},
+		{store.Agreed, "UPDATE unavez_lane SET cursor = '999' WHERE lane = 255", nil},
+		{store.EntryTrue, "UPDATE unavez_queue SET lane = (lane + 1) % 256 WHERE id = 31", nil},
+		{store.EntryTrue, "UPDATE unavez_queue SET ordering = zeroblob(16) WHERE id = 31", nil},
+		{store.EntryTrue, "UPDATE unavez_queue SET note = '{' WHERE id = 31", nil},
+		{store.LegalStates, "UPDATE unavez_queue SET fingerprint = zeroblob(65) WHERE id = 31", nil},
+		{store.NonePassed, "DELETE FROM unavez_blocked WHERE gap = 0", nil},
+		{store.NonePassed, "DELETE FROM unavez_blocked WHERE gap = 1", nil},
+		{store.NonePassed, "UPDATE unavez_lane SET cursor = '31'", nil},
+		{store.NonePassed, "DELETE FROM unavez_outcome WHERE key = (SELECT key FROM unavez_queue WHERE id = 1)", nil},
+		{store.BlockedTrue, "UPDATE unavez_blocked SET lane = (lane + 1) % 256", nil},
+		{store.BlockedTrue, "INSERT INTO unavez_blocked SELECT coalesce(ordering, key), id, lane, 0, key, key FROM unavez_queue WHERE id = 24", nil},
+		{store.Tombstones, "INSERT INTO unavez_tombstone SELECT key, 9999999999999, NULL FROM unavez_queue WHERE id = 31", nil},
 	}
 	each(t, func(t *testing.T, drv driver.Driver) {
 		w := fresh(t, drv, patient())

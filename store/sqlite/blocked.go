@@ -166,9 +166,9 @@ func (s *Store) Waiting(ctx context.Context, lanes []int, after store.Place, lim
 		return nil, err
 	}
 	const (
-		columns = "SELECT n.now, b.ordering, b.sequence, b.lane, b.key, b.operation, b.gap, q.id," +
+		columns = "SELECT " + now + ", b.ordering, b.sequence, b.lane, b.key, b.operation, b.gap, q.id," +
 			" e.state, e.expires, e.forgets, o.state, o.expires, o.forgets, t.forgets, a.state, a.fence, a.expires, a.due"
-		tables = " FROM (SELECT " + now + " AS now) AS n CROSS JOIN unavez_blocked b" +
+		tables = " FROM unavez_blocked b" +
 			" LEFT JOIN unavez_queue q ON q.key = b.key" +
 			" LEFT JOIN unavez_outcome e ON e.key = b.key" +
 			" LEFT JOIN unavez_outcome o ON o.key = b.operation" +

@@ -174,6 +174,8 @@ func (c *connector) configure(r *raw, write bool) error {
 		} else {
 			pragmas = append(pragmas, "PRAGMA synchronous = FULL")
 		}
+		// What was moved or deleted is overwritten where that costs no page: see Erase.
+		pragmas = append(pragmas, "PRAGMA secure_delete = FAST")
 		// The writer waits in Go, in order, where it can be cancelled.
 		pragmas = append(pragmas, "PRAGMA busy_timeout = 0")
 	} else {

@@ -1,5 +1,5 @@
-// Package sqlite keeps the ledger in one SQLite file, beside the application's
-// own tables. The SQLite driver comes from the caller; the package is tested on
+// Package sqlite keeps the ledger and the queue in one SQLite file, beside the
+// application's own tables. The SQLite driver comes from the caller; the package is tested on
 // modernc.org/sqlite and github.com/ncruces/go-sqlite3/driver.
 //
 //	db, err := sqlite.OpenDB(&modernc.Driver{}, "shop.db", nil)
@@ -121,6 +121,48 @@
 // holds it while waiting, so that a busy worker notices and lets another one in.
 // It orders and decides nothing.
 //
+// # The queue
+//
+// An arrival is one unit: it shares its commit with whatever comes beside it, and
+// its entries are there whole or not at all. The ids of unavez_queue are the
+// sequence. With one writer their order is the order of the commits, and none comes
+// again, so a cursor is the last id in decimal; a reading goes on from there on a
+// reader and waits for nobody. An entry is done when unavez_outcome has its key:
+// doing it writes nothing to the queue. The entry is deleted with its outcome at the
+// latest, so nothing that was done is taken for undone.
+//
+// A lane has no lock. The unit in which something of a lane commits looks at the
+// lane's epoch; no other unit runs from its first statement to its end, so that what
+// it has seen holds until it is released. Who takes a lane therefore waits for
+// nothing: what its last holder still runs fails with [store.ErrLaneLost]. Begin
+// looks as well, so that a handler does not run in vain.
+//
+//	step                     crash              pause (SIGSTOP)            race
+//	append, before its       nothing is there   other workers get          first come first served
+//	COMMIT                                      ErrUnavailable
+//	append, durable, not     it is there; the   the same                   the repetition is a
+//	answered                 sender repeats it                             Duplicate
+//	lanes held               free after the     others take them after     one taker: the round is
+//	                         lease              the lease                  one unit
+//	batch, handlers run      nothing is done    as group open, above; its  the locks of its operations
+//	                                            lanes may be taken         exclude others
+//	batch, lane taken        -                  ErrLaneLost, nothing is    the unit that raises the
+//	meanwhile                                   written                    epoch comes before or after
+//	batch, COMMIT sent       all or nothing     the same                   the same
+//	cursor not yet stored    read again; what   the same                   the gates tell what is done
+//	                         is done is found
+//	blocked, COMMIT sent     both rows or none  the same                   ErrConflict where the attempt
+//	                                                                       moved
+//
+// How many entries are not done is counted only where there could be too many for
+// StoreOptions.Room: since the last count there are at most as many more as ids were
+// given. Counting begins at the cursor that all lanes have passed. A queue that is
+// full may refuse for a moment after something was done.
+//
+// Leases are ended by the file's own clock, that of the host. A clock that is set
+// forward ends leases early, which costs a takeover and no more; one that is set
+// back makes a takeover wait for as long.
+//
 // # Limits, and the errors that tell them
 //
 //	over the handler's or the transaction's limit     store.ErrLimit
@@ -129,6 +171,9 @@
 //	in a transaction                                  an error, nothing was run
 //	another worker holds the writer too long          store.ErrUnavailable
 //	disk full, file read-only or corrupt              store.ErrUnavailable, naming what to do
+//	more than Room entries are not done               store.ErrFull
+//	the lane has another holder                       store.ErrLaneLost
+//	another number of lanes than the file's           an error from New
 //	file of a newer version                           an error from New
 //	a database in memory                              an error from OpenDB
 //	a stored result does not match its checksum       store.ErrDamaged

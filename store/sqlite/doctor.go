@@ -41,6 +41,7 @@ const (
 	checkPageSize    = "sqlite.page_size"
 	checkLog         = "sqlite.log"
 	checkIntegrity   = "sqlite.integrity"
+	checkQueue       = "sqlite.queue"
 )
 
 // Checks are all that Doctor looks at, each with the worst level it may have.
@@ -59,6 +60,7 @@ func Checks() []store.Check {
 		{Name: checkPageSize, Level: warning, Why: "small pages cost more writes", Way: "PRAGMA page_size = 4096, then VACUUM in journal mode DELETE, while no worker runs"},
 		{Name: checkLog, Level: warning, Why: "the log cannot be emptied into the file while somebody reads an old state of it: it grows and slows every read", Way: "end the program that keeps a transaction open"},
 		{Name: checkIntegrity, Level: refused, Why: "a damaged file answers wrongly, or not at all", Way: "stop the workers; restore a backup, or try .recover of the sqlite3 shell"},
+		{Name: checkQueue, Level: warning, Why: "entries in a lane that no worker holds are accepted and not done", Way: "run a worker on the file (unavez serve, or an inbox in the program)"},
 	}
 }
 
@@ -250,13 +252,46 @@ func (d *doctor) content(r *raw) error {
 
 	if d.o.Largest < 0 || d.size > d.o.Largest {
 		d.See(checkIntegrity, store.Refused, false, "not read: the file is larger than %s", bytesText(max(d.o.Largest, 0)))
+	} else {
+		sound, err := text("PRAGMA quick_check(1)")
+		if err != nil {
+			return err
+		}
+		if d.See(checkIntegrity, store.Refused, sound != "ok", "%s", sound); sound != "ok" {
+			return nil
+		}
+	}
+	return d.queue(r, at == newest)
+}
+
+// queue looks for entries that nobody does.
+func (d *doctor) queue(r *raw, there bool) error {
+	if !there {
+		d.See(checkQueue, store.Warning, false, "none yet")
 		return nil
 	}
-	sound, err := text("PRAGMA quick_check(1)")
+	const text = "SELECT count(*), coalesce(sum(worker = '' OR expires <= " + now + "), 0) FROM unavez_lane"
+	var lanes, free int64
+	_, err := r.row(text, nil, func(v []driver.Value) error {
+		lanes, free = integer(v[0]), integer(v[1])
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	d.See(checkIntegrity, store.Refused, sound != "ok", "%s", sound)
+	var wait int64
+	err = r.query(depth(), nil, func(v []driver.Value) error {
+		wait += integer(v[1])
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	many := ""
+	if wait >= store.DepthLimit {
+		many = " or more"
+	}
+	d.See(checkQueue, store.Warning, wait > 0 && free > 0, "%d entries%s are not done; %d of %d lanes have no worker", wait, many, free, lanes)
 	return nil
 }
 

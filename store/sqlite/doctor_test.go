@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/unavez/unavez/store"
 	"github.com/unavez/unavez/store/sqlite"
@@ -64,6 +65,9 @@ func TestDoctorOfAFileFindsNothingWhereAllIsWell(t *testing.T) {
 		}
 		sees(t, doctor(t, drv, w.path, &sqlite.DoctorOptions{Synchronous: sqlite.Normal}), "sqlite.synchronous", store.Refused, "NORMAL")
 		sees(t, doctor(t, drv, w.path, &sqlite.DoctorOptions{Largest: -1}), "sqlite.integrity", store.Sound, "not read")
+		sees(t, seen, "sqlite.queue", store.Sound, "6 entries are not done; 0 of 256")
+		w.advance(t, 2*time.Hour)
+		sees(t, doctor(t, drv, w.path, nil), "sqlite.queue", store.Warning, "256 of 256 lanes have no worker")
 		w.exec(t, "INSERT INTO unavez_migration VALUES (99, 'later', 0)")
 		sees(t, doctor(t, drv, w.path, nil), "sqlite.schema", store.Refused, "version 99")
 	})

@@ -19,9 +19,10 @@ const eraseStep = 20_000
 // cost every append what this saves a few times a year. Each part that holds some of
 // them is a commit of its own; erasing again goes on where an error has ended it.
 //
-// The bytes are overwritten in the file at the next checkpoint (secure_delete).
-// Copies that SQLite left elsewhere in the file when it moved rows go with VACUUM;
-// backups keep what they have.
+// The bytes are overwritten in the file at the next checkpoint. Those that SQLite
+// has left behind where it moved rows are too, but for what another program wrote,
+// or an earlier version of this one: that goes with VACUUM. Backups keep what they
+// have.
 func (s *Store) Erase(ctx context.Context, action store.Action) (int, error) {
 	if err := action.Validate(); err != nil {
 		return 0, fmt.Errorf("sqlite store: %w", err)
@@ -87,7 +88,7 @@ func (s *Store) erase(ctx context.Context, part func(r *raw) (int64, error)) (in
 		if err := r.pragma("PRAGMA secure_delete = ON"); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, r.pragma("PRAGMA secure_delete = OFF")) }()
+		defer func() { err = errors.Join(err, r.pragma("PRAGMA secure_delete = FAST")) }()
 		n, err = part(r)
 		return err
 	})

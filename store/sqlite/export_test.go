@@ -1,6 +1,10 @@
 package sqlite
 
-import "database/sql"
+import (
+	"context"
+	"database/sql"
+	"time"
+)
 
 // SetFault makes fn decide what goes wrong, or stops, at the writer's steps:
 // "begin", "statement" (of a transaction), "finish", "commit" (before it is
@@ -44,4 +48,36 @@ func SetRoom(s *Store, limit int64) (undo func()) {
 	before := s.room.limit
 	s.room.limit = limit
 	return func() { s.room.limit = before }
+}
+
+// ForgetSweep makes the next purge of the queue begin at its front.
+func ForgetSweep(s *Store) { s.sweep.from = 0 }
+
+// MigrateTo makes the schema of an earlier version.
+func MigrateTo(db *sql.DB, version int) error {
+	all, err := steps()
+	if err != nil {
+		return err
+	}
+	for _, m := range all[:version] {
+		err := inside(db).writer.apart(context.Background(), func(r *raw) error {
+			if _, err := r.execArgs(context.Background(), m.sql, 2, nil); err != nil {
+				return err
+			}
+			_, err := r.exec("INSERT INTO unavez_migration (version, name, at) VALUES (?1, ?2, 0)", m.version, m.name)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Resweep has the next purge look through the queue from its front, as it does
+// when the time for that has passed.
+func Resweep(s *Store) {
+	s.sweep.mu.Lock()
+	defer s.sweep.mu.Unlock()
+	s.sweep.began = time.Time{}
 }

@@ -160,7 +160,10 @@ func (k *keeping) run(r *raw) (share store.Share, err error) {
 	if err != nil {
 		return share, err
 	}
-	fair := (len(all) + share.Workers - 1) / share.Workers
+	fair := 0
+	if !k.Leaving {
+		fair = (len(all) + share.Workers - 1) / share.Workers
+	}
 	take := k.choose(all, own, fair)
 	if err := k.take(r, take, until); err != nil {
 		return share, err
@@ -182,6 +185,9 @@ func (k *keeping) run(r *raw) (share store.Share, err error) {
 // live says that the worker lives, forgets those that do not, and counts.
 func (k *keeping) live(r *raw, until int64) (int, error) {
 	const worker = "INSERT INTO unavez_worker (name, expires) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires"
+	if k.Leaving {
+		until = k.now
+	}
 	if _, err := r.exec(worker, k.Worker, until); err != nil {
 		return 0, err
 	}

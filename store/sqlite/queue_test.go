@@ -18,6 +18,11 @@ func queueHarness(t *testing.T, drv driver.Driver) queuetest.Harness[*sql.Tx] {
 	w := &worker{db: sqlite.DatabaseOf(h.Ledger.(*sqlite.Store)), store: h.Ledger.(*sqlite.Store)}
 	// A foreign transaction keeps other writers out once it has written.
 	h.Exclusive = true
+	advance := h.Advance
+	h.Advance = func(t *testing.T, d time.Duration) {
+		advance(t, d)
+		sqlite.Resweep(w.store)
+	}
 	return queuetest.Harness[*sql.Tx]{
 		Harness:  h,
 		Absent:   []string{"Signal"}, // one worker's commits are seen by its own callers; others poll

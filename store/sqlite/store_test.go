@@ -297,6 +297,8 @@ func child(role string) {
 		fail(write(ctx, txn.Tx(), parts[0]))
 		fmt.Println("wrote " + parts[0])
 		select {}
+	case "queue":
+		fail(queueChild(s, parts[0], parts[1]))
 	case "write": // one operation, which may fail
 		txn, _, err := s.Begin(ctx, gate)
 		fail(err)

@@ -152,7 +152,7 @@ func fixed(name string) bool {
 	switch name {
 	case "journal_mode", "synchronous", "locking_mode", "query_only", "busy_timeout", "writable_schema",
 		"read_uncommitted", "journal_size_limit", "fullfsync", "checkpoint_fullfsync", "ignore_check_constraints",
-		"foreign_keys", "temp_store_directory", "key", "rekey":
+		"foreign_keys", "temp_store_directory", "key", "rekey", "secure_delete":
 		return true
 	}
 	return false

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/inbox"
 	"github.com/unavez/unavez/server/internal/answer"
 	"github.com/unavez/unavez/server/internal/auth"
 	"github.com/unavez/unavez/server/internal/config"
@@ -33,6 +34,12 @@ const (
 type Options struct {
 	// Operations of the store.
 	Operations store.Operations
+	// Queue of the store, nil where it has none.
+	Queue Queue
+	// Inbox is that which is in place, nil where nothing is received.
+	Inbox func() Inbox
+	// Owner is the team that an effect's operations belong to, "" if nobody's.
+	Owner func(effect string) string
 	// Token that callers must send; an empty one means loopback only. It is
 	// asked for at every request, so that it may change.
 	Token func() config.Secret
@@ -68,6 +75,12 @@ func New(o Options) http.Handler {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Inbox == nil {
+		o.Inbox = func() Inbox { return nil }
+	}
+	if o.Owner == nil {
+		o.Owner = func(string) string { return "" }
+	}
 	a := &api{o}
 	closed := http.NewServeMux()
 	closed.HandleFunc("GET /{$}", a.index)
@@ -75,6 +88,9 @@ func New(o Options) http.Handler {
 	closed.Handle("GET /api/operations/{key}", a.answer(a.show))
 	for _, action := range Actions() {
 		closed.Handle("POST /api/operations/{key}/"+action, a.answer(func(r *http.Request) (any, error) { return a.act(r, action) }))
+	}
+	if o.Queue != nil {
+		a.received(closed)
 	}
 	if o.Metrics != nil {
 		closed.Handle("GET /metrics", o.Metrics)
@@ -109,6 +125,14 @@ POST /api/operations/{key}/release   let an unknown or parked one run again     
 POST /api/operations/{key}/redrive   let a dead one run again
 POST /api/operations/{key}/complete  end it as done, with the answer             {…, "result": {"status": 201, "header": [["Location", "/x"]], "body": base64}}
 POST /api/operations/{key}/discard   end it as never to be done
+POST /api/redrive                    let dead ones run again, by a filter        {…, "until": time, "effect": …}
+GET  /api/entries/{key}              a queue entry and its further deliveries; ?payload=true
+GET  /api/blocked                    ordering keys that wait; ?limit= &after=
+GET  /api/quarantine                 deliveries that cannot be operations; ?source= &limit= &after=
+GET  /api/quarantine/{key}           one of them; ?payload=true
+POST /api/quarantine/{key}/readmit   take it as if it arrived now                {"by": …, "reason": …}
+POST /api/quarantine/{key}/discard   remove it
+POST /api/erase                      erase what is kept of a person              {…, "tenant": …, "subject": [parts]}
 GET  /metrics                        for Prometheus
 GET  /healthz                        the process lives
 GET  /readyz                         it takes requests
@@ -181,10 +205,13 @@ func (a *api) answer(f func(*http.Request) (any, error)) http.Handler {
 // stays in the log.
 func (a *api) problem(w http.ResponseWriter, r *http.Request, err error) {
 	var p *httpkey.Error
+	var refused *inbox.RefusedError
 	switch {
 	case errors.As(err, &p):
+	case errors.As(err, &refused):
+		p = httpkey.Errorf(http.StatusConflict, "It %s.", refused.Error())
 	case errors.Is(err, store.ErrNotFound):
-		p = httpkey.Errorf(http.StatusNotFound, "No operation of this key is remembered.")
+		p = httpkey.Errorf(http.StatusNotFound, "Nothing of this key is remembered.")
 	case errors.Is(err, store.ErrConflict):
 		p = httpkey.Errorf(http.StatusConflict, "The operation is not in a state that allows this, or has changed since it was looked at.")
 	case errors.Is(err, store.ErrUnavailable):
@@ -244,7 +271,9 @@ func (a *api) list(r *http.Request) (any, error) {
 	}
 	page := Page{Operations: []Operation{}}
 	for _, record := range records {
-		page.Operations = append(page.Operations, operationOf(record))
+		o := operationOf(record)
+		o.Owner = a.Owner(o.Effect)
+		page.Operations = append(page.Operations, o)
 	}
 	if len(records) == filter.Limit {
 		last := records[len(records)-1]
@@ -285,6 +314,7 @@ func (a *api) operation(ctx context.Context, key store.Key) (any, error) {
 		return nil, err
 	}
 	o := operationOf(record)
+	o.Owner = a.Owner(o.Effect)
 	for _, t := range history {
 		o.History = append(o.History, Transition{At: t.At, From: t.From.String(), To: t.To.String(), Attempt: t.Attempt, Actor: t.Actor, Reason: t.Reason})
 	}
@@ -299,15 +329,9 @@ func (a *api) act(r *http.Request, action string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A form of another page cannot send this type, and not two of them.
-	if kinds := r.Header["Content-Type"]; len(kinds) != 1 || strings.TrimSpace(strings.Split(kinds[0], ";")[0]) != "application/json" {
-		return nil, httpkey.Errorf(http.StatusUnsupportedMediaType, "Send application/json.")
-	}
 	var d Decision
-	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxRequest))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&d); err != nil || decoder.More() {
-		return nil, httpkey.Errorf(http.StatusBadRequest, "want one JSON object with by, reason and, for complete, result")
+	if err := body(r, &d, "by, reason and, for complete, result"); err != nil {
+		return nil, err
 	}
 	if err := d.validate(action); err != nil {
 		return nil, err
@@ -320,7 +344,24 @@ func (a *api) act(r *http.Request, action string) (any, error) {
 		return nil, err
 	}
 	a.Logger.InfoContext(r.Context(), "decision", "action", action, "operation", key.String(), "by", d.By, "reason", d.Reason)
+	if in := a.Inbox(); in != nil {
+		in.Wake()
+	}
 	return a.operation(r.Context(), key)
+}
+
+// body reads the JSON of a change.
+func body(r *http.Request, into any, wanted string) error {
+	// A form of another page cannot send this type, and not two of them.
+	if kinds := r.Header["Content-Type"]; len(kinds) != 1 || strings.TrimSpace(strings.Split(kinds[0], ";")[0]) != "application/json" {
+		return httpkey.Errorf(http.StatusUnsupportedMediaType, "Send application/json.")
+	}
+	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxRequest))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil || decoder.More() {
+		return httpkey.Errorf(http.StatusBadRequest, "want one JSON object with %s", wanted)
+	}
+	return nil
 }
 
 func (a *api) apply(ctx context.Context, key store.Key, action string, d Decision) error {
@@ -341,15 +382,25 @@ func (a *api) apply(ctx context.Context, key store.Key, action string, d Decisio
 	return a.Operations.Discard(ctx, act, retention, tombstone)
 }
 
+// who refuses a decision without a name or a reason.
+func who(by, reason string) error {
+	switch {
+	case by == "" || len(by) > store.MaxActor:
+		return httpkey.Errorf(http.StatusBadRequest, "by: who decides, 1 to %d bytes", store.MaxActor)
+	case reason == "" || len(reason) > store.MaxReason:
+		return httpkey.Errorf(http.StatusBadRequest, "reason: why, 1 to %d bytes", store.MaxReason)
+	}
+	return nil
+}
+
 // validate refuses a decision without a name or a reason, and a result that
 // could not be an answer.
 func (d *Decision) validate(action string) error {
 	d.By, d.Reason = strings.TrimSpace(d.By), strings.TrimSpace(d.Reason)
+	if err := who(d.By, d.Reason); err != nil {
+		return err
+	}
 	switch {
-	case d.By == "" || len(d.By) > 200:
-		return httpkey.Errorf(http.StatusBadRequest, "by: who decides, 1 to 200 bytes")
-	case d.Reason == "" || len(d.Reason) > 1024:
-		return httpkey.Errorf(http.StatusBadRequest, "reason: why, 1 to 1024 bytes")
 	case d.Attempt < 0:
 		return httpkey.Errorf(http.StatusBadRequest, "attempt: not negative")
 	case action != "complete" && d.Result != nil:

@@ -31,7 +31,9 @@ type Operation struct {
 	State string `json:"state"`
 	// Attempt is the number of the last one: the fence.
 	Attempt int64 `json:"attempt"`
-	// Origin is where it came from, such as its route.
+	// Owner is the team that it belongs to.
+	Owner string `json:"owner,omitempty"`
+	// Origin is where it came from: its route, or its source.
 	Origin string `json:"origin,omitempty"`
 	// DerivedKey that outside calls carry.
 	DerivedKey string `json:"derived_key,omitempty"`

@@ -277,11 +277,6 @@ func Parse(data []byte, env Environment) (*Config, error) {
 	}
 	check := &checker{config: c, lines: d.lines, broken: broken, faults: d.faults}
 	check.all()
-	for _, field := range []string{"sources", "effects", "alerts", "inbox"} {
-		if check.given(field) && !env.inbox {
-			check.fault(field, "not in this version: the inbox for webhooks comes later")
-		}
-	}
 	if len(check.faults) > 0 {
 		return nil, check.faults.sorted()
 	}

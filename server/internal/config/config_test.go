@@ -19,7 +19,6 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 func environment() Environment {
 	return Environment{
-		inbox: true,
 		Getenv: func(name string) (string, bool) {
 			value, ok := map[string]string{"ADMIN_TOKEN": "an-admin-token-canary", "STORE": "sqlite:x.db", "NESTED": "${ADMIN_TOKEN}", "YAML": "a: [b"}[name]
 			return value, ok

@@ -219,8 +219,10 @@ func (c *checker) described(path string, s *Source) *source.Contract {
 	}
 	e := s.Event
 	d.ID, d.Delivery, d.Type, d.Subject, d.Version, d.Tenant = e.ID, e.Delivery, e.Type, e.Subject, e.Version, e.Tenant
+	d.Volatile = e.Volatile
 	if _, err := (source.Described{
 		Token: &source.Token{Header: "X"}, ID: d.ID, Delivery: d.Delivery, Type: d.Type, Subject: d.Subject, Version: d.Version, Tenant: d.Tenant,
+		Volatile: d.Volatile,
 	}).Contract(); err != nil {
 		c.faultsOf(path+".event", err)
 	}

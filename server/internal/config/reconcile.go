@@ -77,7 +77,7 @@ func (c *checker) listing(at string, s *Source, r *Reconcile) {
 		var err error
 		r.Listing, err = source.DescribedListing{
 			Path: l.Path, Since: l.Since, Items: l.Items, ID: l.ID, Type: l.Type, Subject: l.Subject, Version: l.Version, Tenant: l.Tenant,
-			Time: l.Time, Next: l.Next, Parameter: l.Parameter, Empty: l.Empty, Pause: l.Pause,
+			Time: l.Time, Next: l.Next, Parameter: l.Parameter, Stable: l.Stable, Ascending: l.Ascending, Empty: l.Empty, Pause: l.Pause,
 		}.Listing()
 		if err != nil {
 			c.faultsOf(at+".list", err)

@@ -156,6 +156,9 @@ type Facts struct {
 	Version string `yaml:"version"`
 	// Tenant is whom the message names.
 	Tenant string `yaml:"tenant"`
+	// Volatile are paths of members that change between the repetitions of one
+	// event.
+	Volatile []string `yaml:"volatile"`
 }
 
 // Entra is what an access token of Microsoft Entra ID must say.
@@ -235,6 +238,10 @@ type List struct {
 	Next string `yaml:"next"`
 	// Parameter that Next counts, or whose value it is.
 	Parameter string `yaml:"parameter"`
+	// Stable says that Next goes on behind the same thing also later.
+	Stable bool `yaml:"stable"`
+	// Ascending says that the list has the oldest first.
+	Ascending bool `yaml:"ascending"`
 	// Empty are statuses that stand for an empty list.
 	Empty []int `yaml:"empty"`
 	// Pause is the least time between two calls.

@@ -93,8 +93,6 @@ type Environment struct {
 	// ReadFile reads a file of ${file:…}; nil means a bounded read of the
 	// file system.
 	ReadFile func(path string) ([]byte, error)
-
-	inbox bool // the fields of the inbox are taken
 }
 
 func (s Environment) orDefault() Environment {

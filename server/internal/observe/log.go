@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
+
+	"github.com/unavez/unavez/inbox"
 )
 
 // Logger makes the process's logger. Format is auto, json or text; auto is text
@@ -92,4 +94,37 @@ func correlation(h http.Header) string {
 		}
 	}
 	return rand.Text()
+}
+
+// Delivery writes the line of a delivery, and of an entry that came to an end or
+// to rest. It names what the configuration names and the tenant, never what an
+// event carried.
+func Delivery(log *slog.Logger, s inbox.Sight) {
+	level := slog.LevelInfo
+	switch s.What {
+	case "delivery", "completed", "discarded", "stale", "repaired":
+	case "duplicate", "retry", "parked", "blocked", "ignored", "coalesced":
+		level = slog.LevelDebug
+	case "dead", "unknown", "lane-lost":
+		level = slog.LevelWarn
+	default: // the inbox has a line of its own
+		return
+	}
+	ctx := context.Background()
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("state", s.What)}
+	for _, field := range [][2]string{{"source", s.Source}, {"type", s.Type}, {"tenant", s.Tenant}, {"effect", s.Effect}, {"reason", s.Reason}, {"verified_with", s.Secret}} {
+		if field[1] != "" {
+			attrs = append(attrs, slog.String(field[0], field[1]))
+		}
+	}
+	if s.Took > 0 {
+		attrs = append(attrs, slog.Float64("duration_ms", float64(s.Took.Microseconds())/1000))
+	}
+	if s.Count > 1 {
+		attrs = append(attrs, slog.Int("count", s.Count))
+	}
+	log.LogAttrs(ctx, level, "inbox", attrs...)
 }

@@ -26,12 +26,16 @@ type Metrics struct {
 	leaserFailed, leased                             prometheus.Counter
 	duplicates, probed, problems, actions            *prometheus.CounterVec
 	duration                                         *prometheus.HistogramVec
+
+	inbox *inboxMetrics
 }
 
 // Gauges are read when somebody asks for the metrics.
 type Gauges struct {
 	// Counts of the store.
 	Counts func(context.Context) (store.Counts, error)
+	// Queue counts of the store; nil, or false, where nothing is received.
+	Queue func(context.Context) (store.QueueCounts, bool, error)
 	// Refused and Open connections of the request listener.
 	Refused, Open func() float64
 	// Version of the binary.
@@ -89,6 +93,10 @@ func NewMetrics(g Gauges) *Metrics {
 			oldest:     prometheus.NewDesc("unavez_oldest_at_rest_seconds", "Age of the operation that has been at rest longest.", nil, nil),
 		},
 	)
+	m.inbox = newInboxMetrics(m.registry)
+	if g.Queue != nil {
+		m.registry.MustRegister(newQueueCounts(g.Queue))
+	}
 	return m
 }
 

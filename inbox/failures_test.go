@@ -1,0 +1,355 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/store"
+	"github.com/unavez/unavez/store/memory"
+)
+
+// diary is what handlers write down, outside of any transaction.
+type diary struct {
+	mu   sync.Mutex
+	runs []visit
+}
+
+// visit is one call of a handler.
+type visit struct {
+	name    string
+	attempt int64
+	at      time.Time
+}
+
+func (d *diary) note(e *Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.runs = append(d.runs, visit{string(e.Data), e.Attempt, time.Now()})
+}
+
+// of are the calls for one entry.
+func (d *diary) of(name string) []visit {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var found []visit
+	for _, v := range d.runs {
+		if v.name == name {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// names are all calls in their order.
+func (d *diary) names() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []string
+	for _, v := range d.runs {
+		all = append(all, v.name)
+	}
+	return all
+}
+
+// inBubble runs a test on a store in memory, with a clock of its own.
+func inBubble(t *testing.T, run func(b *bed[*memory.Tx])) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		run(newBed(t, database[*memory.Tx](inMemory{memory.New(nil)})))
+	})
+}
+
+// told are the conditions that were told, as "kind" or "kind over".
+func (b *bed[Tx]) told() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []string
+	for _, c := range b.alerts {
+		text := c.Kind
+		if c.Over {
+			text += " over"
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// state is that of an operation at rest, or of its outcome.
+func (b *bed[Tx]) state(e store.Entry) store.Verdict {
+	b.Helper()
+	v, err := b.queue.Look(b.Context(), e.Operation)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return v
+}
+
+func action(e store.Entry) store.Action {
+	return store.Action{Key: e.Operation, Actor: "ana", Reason: "looked at it"}
+}
+
+func TestWhatFailsIsTriedAgainWithinItsLimitsAndThenDead(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		var mend sync.Map
+		effect := Effect[*memory.Tx]{
+			Name: "import.v1", Owner: "orders-team", Retry: Retry{First: time.Second, Longest: 4 * time.Second, Attempts: 5},
+			Handle: func(_ context.Context, tx *memory.Tx, e *Event) error {
+				d.note(e)
+				if err := tx.Put("run "+string(e.Data), "x"); err != nil {
+					return err
+				}
+				if _, mended := mend.Load("all"); !mended && string(e.Data) == "poison" {
+					return errors.New("cannot be done")
+				}
+				return nil
+			},
+		}
+		b.start(b.worker(quick(), nil, nil, effect))
+		poison := queued("import.v1", "poison", "key")
+		began := time.Now()
+		b.append(poison, queued("import.v1", "follower", "key"), queued("import.v1", "other", "another key"))
+		b.eventually("the poison is dead", func() bool { return b.state(poison).State == store.Dead })
+		runs := d.of("poison")
+		if len(runs) != 5 {
+			t.Fatalf("%d runs, want 5", len(runs))
+		}
+		for i, v := range runs {
+			if v.attempt != int64(i+1) {
+				t.Errorf("run %d has attempt %d", i+1, v.attempt)
+			}
+			if i > 0 {
+				if gap, most := v.at.Sub(runs[i-1].at), min(time.Second<<(i-1), 4*time.Second)+50*time.Millisecond; gap > most {
+					t.Errorf("run %d came %v after the one before, want at most %v", i+1, gap, most)
+				}
+			}
+		}
+		if got := d.of("other"); len(got) != 1 || got[0].at.Sub(began) > 100*time.Millisecond {
+			t.Errorf("the other key's entry ran at %v, want at once", got)
+		}
+		if got := d.of("follower"); len(got) != 0 {
+			t.Errorf("the follower ran %d times behind the poison", len(got))
+		}
+		v := b.state(poison)
+		if v.Attempt.Fence != 5 || v.Attempt.Reason != "given up after 5 runs: cannot be done" || v.Attempt.Origin != "shop" {
+			t.Errorf("dead as %+v", v.Attempt)
+		}
+		if _, there := b.rows(t)["run poison"]; there {
+			t.Error("the rows of a failed run are there")
+		}
+		if got, want := b.told(), []string{"dead"}; !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+		if got := b.alerts[0]; got.Owner != "orders-team" || got.Source != "shop" || got.Effect != "import.v1" || got.Key != poison.Operation {
+			t.Errorf("told %+v", got)
+		}
+
+		// A redrive gives one more attempt, under the next number.
+		if err := b.queue.Redrive(t.Context(), action(poison)); err != nil {
+			t.Fatal(err)
+		}
+		b.eventually("it is dead again", func() bool { return len(d.of("poison")) == 6 && b.state(poison).State == store.Dead })
+		if got := d.of("poison")[5].attempt; got != 6 {
+			t.Errorf("the redriven run has attempt %d, want 6", got)
+		}
+		synctest.Wait()
+		if got, want := b.told(), []string{"dead", "dead over", "dead"}; !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+		mend.Store("all", true)
+		if err := b.queue.Redrive(t.Context(), action(poison)); err != nil {
+			t.Fatal(err)
+		}
+		b.settled()
+		if got, want := d.names()[len(d.names())-2:], []string{"poison", "follower"}; !slices.Equal(got, want) {
+			t.Errorf("ran %q last, want %q", got, want)
+		}
+		if got, want := b.told(), []string{"dead", "dead over", "dead", "dead over"}; !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+	})
+}
+
+func TestHowAFailureIsDeclaredDecides(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		effect := Effect[*memory.Tx]{
+			Name: "import.v1", Retry: Retry{First: time.Second, Longest: time.Second, Attempts: 3, Age: time.Hour}, Limit: time.Second,
+			Handle: func(ctx context.Context, _ *memory.Tx, e *Event) error {
+				d.note(e)
+				switch string(e.Data) {
+				case "permanent":
+					return fmt.Errorf("row: %w", Permanent(errors.New("no such product")))
+				case "later":
+					if e.Attempt == 1 {
+						return RetryAfter(errors.New("busy"), 20*time.Minute)
+					}
+					return nil
+				case "old":
+					return RetryAfter(errors.New("busy"), 70*time.Minute)
+				case "panics":
+					panic("no")
+				case "exits":
+					runtime.Goexit()
+				case "slow":
+					<-ctx.Done()
+					return ctx.Err()
+				case "discarded":
+					return Discard("a test order")
+				}
+				return nil
+			},
+		}
+		b.patience = 10 * time.Hour
+		b.start(b.worker(calm(), nil, nil, effect))
+		all := map[string]store.Entry{}
+		for _, name := range []string{"permanent", "later", "old", "panics", "exits", "slow", "discarded"} {
+			all[name] = queued("import.v1", name, name)
+			b.append(all[name])
+		}
+		want := map[string]store.State{
+			"permanent": store.Dead, "later": store.Completed, "old": store.Dead, "panics": store.Dead,
+			"exits": store.Dead, "slow": store.Dead, "discarded": store.Discarded,
+		}
+		for name, e := range all {
+			b.eventually(name, func() bool { time.Sleep(time.Minute); return b.state(e).State == want[name] })
+		}
+		for name, runs := range map[string]int{"permanent": 1, "later": 2, "old": 2, "panics": 3, "exits": 3, "slow": 3, "discarded": 1} {
+			if got := d.of(name); len(got) != runs {
+				t.Errorf("%s ran %d times, want %d", name, len(got), runs)
+			}
+		}
+		if later := d.of("later"); len(later) == 2 && later[1].at.Sub(later[0].at) < 20*time.Minute {
+			t.Errorf("ran again after %v, want 20 minutes", later[1].at.Sub(later[0].at))
+		}
+		if v := b.state(all["discarded"]); string(v.Outcome.Result.Body) != "a test order" {
+			t.Errorf("discarded because of %q", v.Outcome.Result.Body)
+		}
+	})
+}
+
+func TestTroubleOfTheStoreIsNoAttempt(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		var view *mortal[*memory.Tx]
+		m := b.worker(quick(), func(inner backend[*memory.Tx]) backend[*memory.Tx] {
+			view = mortalOf(inner)
+			return view
+		}, nil, Effect[*memory.Tx]{Name: "import.v1", Handle: func(_ context.Context, tx *memory.Tx, e *Event) error {
+			d.note(e)
+			return tx.Put("x", "y")
+		}})
+		begins, commits := 0, 0
+		view.on(func(step string) error {
+			switch step {
+			case "begin":
+				if begins++; begins <= 8 {
+					return store.ErrUnavailable
+				}
+			case "commit":
+				if commits++; commits <= 3 {
+					return store.ErrAborted
+				}
+			}
+			return nil
+		})
+		b.start(m)
+		e := queued("import.v1", "one", "key")
+		b.append(e)
+		b.eventually("it is done", func() bool { return b.state(e).State == store.Completed })
+		for _, v := range d.of("one") {
+			if v.attempt != 1 {
+				t.Errorf("a run with attempt %d, want 1", v.attempt)
+			}
+		}
+		if n := len(d.of("one")); n != 4 {
+			t.Errorf("%d runs, want 4: three were taken back by the database", n)
+		}
+		if got := b.state(e).Outcome.Attempt; got != 1 {
+			t.Errorf("the outcome is of attempt %d, want 1", got)
+		}
+		if told := b.told(); len(told) != 0 {
+			t.Errorf("told %q", told)
+		}
+	})
+}
+
+func TestOneFailingKeyHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
+	effect := b.chain("chain.v1")
+	link := effect.Handle
+	var poisoned sync.Map
+	poisoned.Store("key poison", true)
+	effect.Retry = Retry{First: time.Millisecond, Longest: 5 * time.Millisecond, Attempts: 1_000_000}
+	effect.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+		if _, is := poisoned.Load("key poison"); is && string(e.Data) == "poison 1" {
+			return errors.New("cannot be done")
+		}
+		return link(ctx, tx, e)
+	}
+	opts := quick()
+	opts.Window = 64
+	m := b.start(b.worker(opts, nil, nil, effect))
+	most := m.watchHeld(b.Context())
+	const followers = 3000
+	b.append(links("chain.v1", "poison", 1, followers)...)
+	ends := map[string]int{}
+	for k := range 20 {
+		key := fmt.Sprint("key", k)
+		b.append(links("chain.v1", key, 1, 20)...)
+		ends[key] = 20
+	}
+	b.linked(ends)
+	if got := b.rows(t)["last poison"]; got != "" {
+		t.Fatalf("entry %s of the poisoned key took effect", got)
+	}
+	poisoned.Delete("key poison")
+	b.linked(map[string]int{"poison": followers})
+	b.settled()
+	if held := most(); held > opts.Window+opts.Concurrency+quantum+16 {
+		t.Errorf("%d entries were held at a time, of a window of %d", held, opts.Window)
+	}
+}
+
+// What is done outside the database is given up by the same limits, whatever the
+// last failure said of trying again.
+func TestWhatFailsOutsideIsGivenUpAfterItsLimits(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		effect := Effect[*memory.Tx]{
+			Name: "send.v1", Unknown: unavez.Retry, Retry: Retry{First: time.Second, Longest: time.Second, Attempts: 3, Age: time.Hour},
+			Run: func(_ context.Context, _ *unavez.Attempt, e *Event) (unavez.Result, error) {
+				d.note(e)
+				switch string(e.Data) {
+				case "busy":
+					return unavez.Result{}, RetryAfter(errors.New("answered 503"), 0)
+				case "unsent":
+					return unavez.Result{}, unavez.NeverStarted(errors.New("connection refused"))
+				case "old":
+					return unavez.Result{}, RetryAfter(errors.New("busy"), 70*time.Minute)
+				}
+				return unavez.Result{Code: 204}, nil
+			},
+		}
+		b.patience = 10 * time.Hour
+		b.start(b.worker(calm(), nil, nil, effect))
+		for name, runs := range map[string]int{"busy": 3, "unsent": 3, "old": 2} {
+			e := queued("send.v1", name, name)
+			b.append(e)
+			b.eventually(name, func() bool { time.Sleep(time.Minute); return b.state(e).State == store.Dead })
+			if got := d.of(name); len(got) != runs {
+				t.Errorf("%s ran %d times, want %d", name, len(got), runs)
+			}
+		}
+	})
+}

@@ -1,0 +1,493 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/unavez/unavez/store"
+	"github.com/unavez/unavez/store/memory"
+)
+
+// cast is a worker whose connection to the store can be cut.
+type cast[Tx any] struct {
+	*member[Tx]
+	view *mortal[Tx]
+}
+
+// mortal makes a worker that can be killed or paused.
+func (b *bed[Tx]) mortal(opts *Options, effects ...Effect[Tx]) cast[Tx] {
+	b.Helper()
+	var view *mortal[Tx]
+	m := b.worker(opts, func(inner backend[Tx]) backend[Tx] {
+		view = mortalOf(inner)
+		return view
+	}, nil, effects...)
+	return cast[Tx]{m, view}
+}
+
+// doomed starts a worker that is to be killed.
+func (b *bed[Tx]) doomed(c cast[Tx]) cast[Tx] {
+	b.Helper()
+	if err := c.Start(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		c.view.resume()
+		c.view.kill()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = c.Stop(ctx) // it cannot hand its lanes back
+		if err := c.engine.Close(ctx); err != nil {
+			b.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+// oneLane is a bed whose entries are all of one lane.
+func oneLane(t *testing.T) *bed[*memory.Tx] {
+	return newBed(t, database[*memory.Tx](inMemory{memory.New(&memory.Options{Lanes: 1})}))
+}
+
+// firstOnly runs something the first time it is asked.
+func firstOnly(do func()) func() {
+	var o sync.Once
+	return func() { o.Do(do) }
+}
+
+func TestHolderThatWasPausedBeforeAnEntryDoesNotRunIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		ran := map[string]*diary{"a": {}, "b": {}}
+		effect := func(worker string) Effect[*memory.Tx] {
+			e := b.chain("chain.v1")
+			link := e.Handle
+			e.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+				ran[worker].note(e)
+				return link(ctx, tx, e)
+			}
+			return e
+		}
+		a := b.mortal(quick(), effect("a"))
+		begins := 0
+		paused := make(chan struct{})
+		a.view.on(func(step string) error {
+			if step == "begin" {
+				if begins++; begins == 3 {
+					a.view.pause()
+					close(paused)
+				}
+			}
+			return nil
+		})
+		b.doomed(a)
+		b.append(links("chain.v1", "key", 1, 6)...)
+		<-paused
+		b.start(b.worker(quick(), nil, nil, effect("b")))
+		b.linked(map[string]int{"key": 6})
+		a.view.resume()
+		b.eventually("it has noticed", func() bool { return b.count("lane-lost") > 0 })
+		b.append(links("chain.v1", "key", 7, 8)...)
+		b.linked(map[string]int{"key": 8})
+		if got := ran["a"].names(); !slices.Equal(got, []string{"key 1", "key 2"}) {
+			t.Errorf("the paused worker ran %q", got)
+		}
+	})
+}
+
+func TestHolderThatWasPausedInAHandlerCannotCommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		chain := b.chain("chain.v1")
+		chain.Limit = 2 * time.Second
+		slow := chain
+		link := chain.Handle
+		inside, release := make(chan struct{}), make(chan struct{})
+		stuck := firstOnly(func() { close(inside); <-release })
+		slow.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+			if err := link(ctx, tx, e); err != nil {
+				return err
+			}
+			if string(e.Data) == "key 2" {
+				stuck()
+			}
+			return nil
+		}
+		a := b.doomed(b.mortal(quick(), slow))
+		b.append(links("chain.v1", "key", 1, 5)...)
+		<-inside
+		a.view.pause()
+		b.start(b.worker(quick(), nil, nil, chain))
+		b.linked(map[string]int{"key": 5})
+		close(release)
+		a.view.resume()
+		synctest.Wait()
+		b.sound()
+	})
+}
+
+func TestEntryWhoseWorkerWasKilledRunsOnceMoreAndCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		chain := b.chain("chain.v1")
+		var d diary
+		link := chain.Handle
+		chain.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+			d.note(e)
+			return link(ctx, tx, e)
+		}
+		fatal := chain
+		inside := make(chan struct{})
+		fatal.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+			if err := chain.Handle(ctx, tx, e); err != nil || string(e.Data) != "key 2" {
+				return err
+			}
+			close(inside)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		a := b.doomed(b.mortal(quick(), fatal))
+		b.append(links("chain.v1", "key", 1, 3)...)
+		b.append(links("chain.v1", "later", 1, 1)...)
+		<-inside
+		a.view.kill()
+		b.start(b.worker(quick(), nil, nil, chain))
+		b.linked(map[string]int{"key": 3, "later": 1})
+		b.settled()
+		for name, want := range map[string][]int64{"key 1": {1}, "key 2": {1, 2}, "key 3": {1}} {
+			var got []int64
+			for _, v := range d.of(name) {
+				got = append(got, v.attempt)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s ran as attempts %v, want %v", name, got, want)
+			}
+		}
+	})
+}
+
+func TestPoisonThatKillsItsWorkerIsDeadAfterItsAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		b.patience = time.Hour
+		var d diary
+		var current atomic.Pointer[mortal[*memory.Tx]]
+		died := make(chan struct{}, 1)
+		chain := b.chain("chain.v1")
+		chain.Retry = Retry{First: 2 * time.Second, Longest: 10 * time.Second, Attempts: 4}
+		link := chain.Handle
+		chain.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+			d.note(e)
+			if string(e.Data) == "poison 1" {
+				current.Load().kill()
+				died <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return link(ctx, tx, e)
+		}
+		begin := func() {
+			c := b.mortal(quick(), chain)
+			current.Store(c.view)
+			b.doomed(c)
+		}
+		begin()
+		poison := links("chain.v1", "poison", 1, 1)[0]
+		b.append(links("chain.v1", "before", 1, 3)...)
+		b.append(poison)
+		b.append(links("chain.v1", "after", 1, 3)...)
+		kills := 0
+		for b.state(poison).State != store.Dead {
+			select {
+			case <-died:
+				kills++
+				begin()
+			case <-time.After(time.Second):
+			}
+			if kills > 10 {
+				t.Fatal("it goes on killing")
+			}
+		}
+		if kills != 4 {
+			t.Errorf("%d workers were killed, want 4", kills)
+		}
+		var got []int64
+		for _, v := range d.of("poison 1") {
+			got = append(got, v.attempt)
+		}
+		if want := []int64{1, 2, 3, 4}; !slices.Equal(got, want) {
+			t.Errorf("it ran as attempts %v, want %v", got, want)
+		}
+		b.linked(map[string]int{"before": 3, "after": 3})
+		if first := d.of("after 3"); len(first) == 0 || !first[0].at.Before(d.of("poison 1")[3].at) {
+			t.Error("the other keys waited for the poison's end")
+		}
+		if v := b.state(poison); v.Attempt.Fence != 4 {
+			t.Errorf("dead as %+v", v.Attempt)
+		}
+		if got := b.told(); !slices.Equal(got, []string{"dead"}) {
+			t.Errorf("told %q", got)
+		}
+	})
+}
+
+func TestWorkerThatStopsHandsItsLanesOverAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
+		var d diary
+		chain := b.chain("chain.v1")
+		chain.Limit = 5 * time.Minute
+		link := chain.Handle
+		inside, release := make(chan struct{}), make(chan struct{})
+		chain.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+			d.note(e)
+			if string(e.Data) == "slow 1" {
+				close(inside)
+				<-release
+			}
+			return link(ctx, tx, e)
+		}
+		opts := &Options{Lease: 30 * time.Second, Poll: 10 * time.Millisecond}
+		a := b.worker(opts, nil, nil, chain)
+		if err := a.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.append(links("chain.v1", "slow", 1, 1)...)
+		<-inside
+		b.append(links("chain.v1", "slow", 2, 2)...)
+		second := b.worker(&Options{Lease: 3 * time.Second, Poll: 10 * time.Millisecond}, nil, nil, chain)
+		b.start(second)
+		began := time.Now()
+		stopped := make(chan error)
+		go func() { stopped <- a.Stop(context.Background()) }()
+		ends := map[string]int{}
+		for k := range 30 {
+			key := fmt.Sprint("key", k)
+			b.append(links("chain.v1", key, 1, 2)...)
+			ends[key] = 2
+		}
+		b.linked(ends)
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("the lanes in which nothing ran were with the other worker after %v", took)
+		}
+		select {
+		case err := <-stopped:
+			t.Fatalf("stopped while a handler ran: %v", err)
+		default:
+		}
+		close(release)
+		if err := <-stopped; err != nil {
+			t.Fatal(err)
+		}
+		b.linked(map[string]int{"slow": 2})
+		for _, v := range d.runs {
+			if v.attempt != 1 {
+				t.Errorf("%s ran as attempt %d: nobody was lost", v.name, v.attempt)
+			}
+		}
+		if err := a.Stop(context.Background()); err != nil {
+			t.Errorf("stopping twice: %v", err)
+		}
+		if err := a.Start(t.Context()); err == nil {
+			t.Error("it started again")
+		}
+		if err := a.engine.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestStopCancelsHandlersWhenItsTimeIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		inside := make(chan struct{})
+		effect := Effect[*memory.Tx]{Name: "import.v1", Limit: time.Minute, Handle: func(ctx context.Context, _ *memory.Tx, e *Event) error {
+			close(inside)
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		a := b.worker(quick(), nil, nil, effect)
+		if err := a.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		e := queued("import.v1", "one")
+		b.append(e)
+		<-inside
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := a.Stop(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if v := b.state(e); v.State != store.Free {
+			t.Errorf("the cancelled entry is %v, want no attempt counted", v.State)
+		}
+		if err := a.engine.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestUnstartedInboxStops(t *testing.T) {
+	t.Parallel()
+	b := oneLane(t)
+	a := b.worker(quick(), nil, nil, b.chain("chain.v1"))
+	for range 2 {
+		if err := a.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := a.Start(t.Context()); err == nil {
+		t.Error("it started after it was stopped")
+	}
+}
+
+func TestLanesAreSharedOutWhenWorkersComeAndGo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
+		var members []*member[*memory.Tx]
+		lanes := func() (counts []int) {
+			for _, m := range members {
+				m.mu.Lock()
+				counts = append(counts, len(m.board.lanes))
+				m.mu.Unlock()
+			}
+			slices.Sort(counts)
+			return counts
+		}
+		from := 1
+		ends := map[string]int{}
+		for _, want := range [][]int{{256}, {128, 128}, {84, 86, 86}} {
+			members = append(members, b.start(b.worker(quick(), nil, nil, b.chain("chain.v1"))))
+			for k := range 40 {
+				key := fmt.Sprint("key", k)
+				b.append(links("chain.v1", key, from, from+9)...)
+				ends[key] = from + 9
+			}
+			from += 10
+			b.eventually(fmt.Sprint("lanes are ", want), func() bool { return slices.Equal(lanes(), want) })
+		}
+		b.linked(ends)
+		b.mu.Lock()
+		for _, s := range b.sights {
+			if s.What == "lane-taken" && s.Reason != "free" {
+				t.Errorf("a lane was taken as %q while workers only came", s.Reason)
+			}
+		}
+		b.mu.Unlock()
+		if err := members[0].Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		members = members[1:]
+		b.eventually("two share all lanes", func() bool { return slices.Equal(lanes(), []int{128, 128}) })
+	})
+}
+
+func TestEntriesBehindTheOnesThatAreHeldWaitForThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		opts := quick()
+		opts.Window = 40 // of one key 8 are held
+		chain := b.chain("chain.v1")
+		fatal := chain
+		link := chain.Handle
+		inside := make(chan struct{})
+		fatal.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+			if string(e.Data) == "key 3" {
+				close(inside)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return link(ctx, tx, e)
+		}
+		a := b.doomed(b.mortal(opts, fatal))
+		b.append(links("chain.v1", "key", 1, 30)...)
+		<-inside
+		b.eventually("the key has its row", func() bool {
+			rows, err := b.queue.Waiting(t.Context(), nil, store.Place{}, 10)
+			return err == nil && len(rows) == 1 && rows[0].State == store.Free
+		})
+		a.view.kill()
+		b.start(b.worker(opts, nil, nil, chain))
+		b.linked(map[string]int{"key": 30})
+		b.settled()
+	})
+}
+
+func TestEntryThatArrivesWhileItsKeyIsUnblockedIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"followers", "unblock"} {
+		for _, killed := range []bool{false, true} {
+			for _, before := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/before %v/killed %v", at, before, killed), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) { arrivesAt(oneLane(t), at, before, killed) })
+				})
+			}
+		}
+	}
+}
+
+// arrivesAt lets an entry arrive around a step of unblocking its key, and kills
+// the worker there.
+func arrivesAt(b *bed[*memory.Tx], at string, before, killed bool) {
+	chain := b.chain("chain.v1")
+	link := chain.Handle
+	var mended atomic.Bool
+	chain.Retry = Retry{First: time.Second, Longest: time.Second, Attempts: 100}
+	chain.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+		if string(e.Data) == "key 1" && !mended.Load() {
+			return errors.New("not yet")
+		}
+		return link(ctx, tx, e)
+	}
+	a := b.mortal(quick(), chain)
+	b.doomed(a)
+	b.append(links("chain.v1", "key", 1, 3)...)
+	b.eventually("the key is blocked", func() bool {
+		rows, err := b.queue.Waiting(b.Context(), nil, store.Place{}, 10)
+		return err == nil && len(rows) == 1
+	})
+	arrived := make(chan struct{})
+	arrive := firstOnly(func() {
+		b.append(links("chain.v1", "key", 4, 4)...)
+		poke(a.wake)
+		if killed {
+			a.view.kill()
+		}
+		close(arrived)
+	})
+	a.view.on(func(step string) error {
+		last := b.rows(b.T)["last key"] == "3"
+		if step == at && last && before {
+			arrive()
+		}
+		return nil
+	})
+	a.view.after(func(step string) {
+		if step == at && b.rows(b.T)["last key"] == "3" && !before {
+			arrive()
+		}
+	})
+	mended.Store(true)
+	<-arrived
+	if killed {
+		b.start(b.worker(quick(), nil, nil, chain))
+	}
+	b.linked(map[string]int{"key": 4})
+	b.settled()
+}
