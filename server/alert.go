@@ -109,6 +109,7 @@ func (a *alerter) run() {
 		select {
 		case <-a.quit:
 			ended = true
+			a.refill()
 		case <-a.wake:
 		case <-tick.C:
 			a.refill()
