@@ -102,7 +102,7 @@ func newIntake(c *config.Config, p *parts, q store.Queue) (*intake, error) {
 	if q == nil {
 		return nil, errors.New("sources: this store has no queue")
 	}
-	transport := outbound.Transport(c.Outbound.Policy())
+	transport := p.transport(c)
 	client := outbound.Client(transport)
 	in := &intake{config: c, close: transport.CloseIdleConnections, emptied: make(chan struct{})}
 	in.keep(c, issuers(c, client))

@@ -40,7 +40,9 @@ type Options struct {
 	// file does; nil means only the latter.
 	Reload <-chan struct{}
 	// Poll is the time between looks at the file; default 2 s.
-	Poll time.Duration
+	Poll     time.Duration
+	resolver *net.Resolver // of the names of targets; nil means that of the system
+
 	// Started, when not nil, is told the addresses once both listeners take
 	// connections.
 	Started func(requests, admin string)
@@ -71,6 +73,7 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	p := &process{opts: o, started: loaded.config, level: &slog.LevelVar{}}
+	p.resolver = o.resolver
 	p.level.Set(observe.Level(loaded.config.Log.Level))
 	p.log = observe.Logger(o.Log, loaded.config.Log.Format, p.level)
 	if err := p.open(ctx, loaded); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -46,7 +47,15 @@ type parts struct {
 	metrics    *observe.Metrics
 	log        *slog.Logger
 	suspects   *suspects
-	generation atomic.Int64 // of intakes with a name of their own
+	generation atomic.Int64  // of intakes with a name of their own
+	resolver   *net.Resolver // of the names of targets; nil means that of the system
+}
+
+// transport is for every call that a configuration makes the server make.
+func (p *parts) transport(c *config.Config) *http.Transport {
+	policy := c.Outbound.Policy()
+	policy.Resolver = p.resolver
+	return outbound.Transport(policy)
 }
 
 // waitFloor is what a keyed request may take beside the work itself: waiting
@@ -56,7 +65,7 @@ const waitFloor = httpkey.DefaultWait + time.Minute
 // newSite wires one configuration. Its sources receive on the intake that is
 // current when a delivery arrives.
 func newSite(c *config.Config, p *parts, in *intake, current func() *intake) (*site, error) {
-	transport := outbound.Transport(c.Outbound.Policy())
+	transport := p.transport(c)
 	client := outbound.Client(transport)
 	closers := []func(){transport.CloseIdleConnections}
 	s := &site{config: c, probes: map[string]routeProbe{}, intake: in, close: func() {

@@ -1,15 +1,15 @@
 package outbound
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"sync"
 	"testing"
+
+	"github.com/unavez/unavez/internal/testenv"
 )
 
 func TestAddressesThatAreNotPublicAreRefused(t *testing.T) {
@@ -110,47 +110,6 @@ func cut(url string) (host, port string, ok bool) {
 	return u.URL.Hostname(), u.URL.Port(), true
 }
 
-// names is a DNS server whose one name has another address each time.
-func names(t *testing.T, addresses ...netip.Addr) *net.Resolver {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var serving sync.WaitGroup
-	t.Cleanup(func() {
-		_ = conn.Close() // ends the loop
-		serving.Wait()
-	})
-	serving.Go(func() {
-		asked := 0
-		for buffer := make([]byte, 512); ; {
-			n, from, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			question := append([]byte(nil), buffer[:n]...)
-			end := 12
-			for question[end] != 0 {
-				end += int(question[end]) + 1
-			}
-			end += 5
-			answer := append([]byte{question[0], question[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, question[12:end]...)
-			if question[end-3] == 1 { // of type A
-				ip := addresses[min(asked, len(addresses)-1)].As4()
-				asked++
-				answer[7] = 1
-				answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
-				answer = append(answer, ip[:]...)
-			}
-			_, _ = conn.WriteTo(answer, from) // the one who asks times out
-		}
-	})
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
-}
-
 // A name that leads to an allowed address when it is looked at, and to another
 // one when it is connected to, is refused at the connection.
 func TestANameThatChangesItsAddressIsRefusedAtTheConnection(t *testing.T) {
@@ -175,7 +134,7 @@ func TestANameThatChangesItsAddressIsRefusedAtTheConnection(t *testing.T) {
 	for _, second := range []string{"127.0.0.3", "169.254.169.254", "10.0.0.1"} {
 		p := Policy{
 			Allow:    []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")},
-			Resolver: names(t, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr(second)),
+			Resolver: testenv.Names(t, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr(second)),
 		}
 		transport := Transport(p)
 		transport.DisableKeepAlives = true
