@@ -41,7 +41,7 @@ func (g guard) String() string { return g.function + ": " + g.term }
 // that no test holds.
 func TestEveryGuardOfTheSchemaIsHeldByATest(t *testing.T) {
 	if os.Getenv(flawVariable) != "" {
-		t.Skip("this is a run with a flaw")
+		return // this is a run with a flaw
 	}
 	d := fresh(t, nil)
 	guards := slices.DeleteFunc(guardsOf(t, d), func(g guard) bool { return spared[g.function] != "" || spared[g.String()] != "" })
