@@ -25,9 +25,10 @@ type Harness[Tx any] struct {
 	// and Lanes are never absent.
 	Absent []string
 
-	// Payloads is how long an entry is kept after it was done, at least; a purge
-	// that comes after twice that time removes it. Zero means that the store does
-	// not promise to remove it; the tests that need its absence are then left out.
+	// Payloads is how long an entry that is done is kept after its arrival, at
+	// least; a purge that comes twice that time after it was done removes it. Zero
+	// means that the store does not promise to remove it; the tests that need its
+	// absence are then left out.
 	Payloads time.Duration
 
 	// NewIncarnation makes the database's history another one, for all workers.

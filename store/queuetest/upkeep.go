@@ -70,7 +70,6 @@ func purgeUndone[Tx any](b *bed[Tx]) {
 func doneKept[Tx any](b *bed[Tx]) {
 	a := event("a")
 	b.appended(b.worker(0), store.New, a)
-	b.Advance(b.T, 4*b.Payloads) // counted from its end, not from its arrival
 	b.done(b.worker(0), a)
 	for range 2 {
 		b.purge()
