@@ -550,3 +550,46 @@ func gridRequest(body []byte) *source.Request {
 	}
 	return &source.Request{Method: "POST", URL: r.URL, Header: http.Header{}, Body: body, At: time.Now()}
 }
+
+func TestOneFactForTwoTopicsIsTwoEvents(t *testing.T) {
+	t.Parallel()
+	// The identity of a sender that names an order and what became of it.
+	c, err := source.Described{Token: &source.Token{Header: "X-Token"}, ID: []string{"body.order", "body.event"}, Type: "body.event"}.Contract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	erp := Source{Name: "erp", Contract: c, Types: []string{"*"}, Config: source.Config{Secrets: []source.Secret{source.NewSecret("s", "t0ken")}}}
+	shop := Source{Name: "shop", Contract: source.Shopify(), Types: []string{"*"}, Config: source.Config{Secrets: []source.Secret{source.NewSecret("app", "hush")}}}
+	b := between(t, nil, []Source{erp, shop})
+	for range 2 {
+		for _, event := range []string{"paid", "shipped"} {
+			b.answers(b.post("erp", []byte(`{"order":7,"event":"`+event+`"}`), "X-Token", "t0ken"), 200)
+		}
+	}
+	if n := len(b.entries()); n != 2 {
+		t.Errorf("%d entries, want one for each of paid and shipped", n)
+	}
+	// Two subscriptions, one action: one event id, two webhook ids.
+	body := []byte(`{"id":1,"updated_at":"2026-01-02T03:04:05Z"}`)
+	sum := base64Of(t, signed("hush", "", "", body)[1])
+	for range 3 {
+		for topic, webhook := range map[string]string{"orders/create": "w1", "orders/updated": "w2"} {
+			b.answers(b.post("shop", body, "X-Shopify-Hmac-Sha256", sum, "X-Shopify-Shop-Domain", "a.myshopify.com",
+				"X-Shopify-Topic", topic, "X-Shopify-Event-Id", "e1", "X-Shopify-Webhook-Id", webhook), 200)
+		}
+	}
+	if n := len(b.entries()); n != 4 {
+		t.Errorf("%d entries, want two more: one for each topic", n)
+	}
+}
+
+func TestTheNameOfAHeaderHasNoCase(t *testing.T) {
+	t.Parallel()
+	b := between(t, nil, []Source{gitHub("hub")})
+	for i, name := range []string{"x-hub-signature-256", "X-HUB-SIGNATURE-256"} {
+		body := []byte(fmt.Sprintf(`{"n":%d}`, i))
+		header := signed(gitHubSecret, fmt.Sprint(i), "push", body)
+		header[0] = name
+		b.answers(b.post("hub", body, header...), 200)
+	}
+}
