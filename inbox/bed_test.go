@@ -59,6 +59,7 @@ func (m inMemory) rows(testing.TB) map[string]string { return m.All() }
 
 // bed is one test's database and workers.
 type bed[Tx any] struct {
+	minute func() // lets one pass, in a bubble
 	*testing.T
 	database[Tx]
 	queue backend[Tx] // the test's own view
@@ -316,4 +317,3 @@ func (b *bed[Tx]) dump(in *Inbox[Tx]) {
 	rows, err := b.queue.Waiting(context.Background(), nil, store.Place{}, 20)
 	b.Logf("  waiting %v: %+v", err, rows)
 }
-
