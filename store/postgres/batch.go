@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,12 +18,18 @@ const finishBatchText = "SELECT unavez.finish_batch($1::pg_catalog.timestamptz, 
 // MaxBatch is how many operations a batch may have: each holds a lock to its end.
 const MaxBatch = 500
 
-// batch is an open transaction of several operations.
-type batch struct {
-	*txn
+// several are the engine's part of a transaction of several operations.
+type several struct {
+	unit  *unit
 	gates []store.Gate
 	mine  []bool // by gate: it was free when the batch began
 	stale []bool // rows of an earlier life are to be deleted
+}
+
+// batch is an open transaction of several operations.
+type batch struct {
+	*txn
+	*several
 }
 
 var _ store.Batch[pgx.Tx] = (*batch)(nil)
@@ -31,33 +38,39 @@ var _ store.Batch[pgx.Tx] = (*batch)(nil)
 // the locks, and a look whether anything is stored of them. What is stored takes
 // one more. It needs READ COMMITTED.
 func (s *Store) BeginBatch(ctx context.Context, gates []store.Gate) (store.Batch[pgx.Tx], []store.Verdict, error) {
-	switch {
-	case len(gates) == 0 || len(gates) > MaxBatch:
-		return nil, nil, fmt.Errorf("postgres store: batch: %d gates, want 1 to %d", len(gates), MaxBatch)
-	case s.above():
-		return nil, nil, fmt.Errorf("postgres store: batch: needs Isolation read committed, not %s", s.opts.Isolation)
+	if err := s.checkGates(gates); err != nil {
+		return nil, nil, err
 	}
 	t, err := s.acquire(ctx, gates[0])
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &batch{txn: t, gates: gates, mine: make([]bool, len(gates)), stale: make([]bool, len(gates))}
+	b := &batch{txn: t, several: newSeveral(t.unit, gates)}
 	verdicts, err := b.enter(ctx)
-	if err != nil || verdicts == nil {
+	if err != nil || !slices.Contains(b.mine, true) {
 		t.leave(ctx)
-		return nil, nil, err
+		return nil, verdicts, err
 	}
-	for _, mine := range b.mine {
-		if mine {
-			return b, verdicts, nil
-		}
+	return b, verdicts, nil
+}
+
+func newSeveral(u *unit, gates []store.Gate) *several {
+	return &several{unit: u, gates: gates, mine: make([]bool, len(gates)), stale: make([]bool, len(gates))}
+}
+
+// checkGates refuses what cannot be a batch.
+func (s *Store) checkGates(gates []store.Gate) error {
+	switch {
+	case len(gates) == 0 || len(gates) > MaxBatch:
+		return fmt.Errorf("postgres store: batch: %d gates, want 1 to %d", len(gates), MaxBatch)
+	case s.above():
+		return fmt.Errorf("postgres store: batch: needs Isolation read committed, not %s", s.opts.Isolation)
 	}
-	t.leave(ctx)
-	return nil, verdicts, nil
+	return nil
 }
 
 // enter opens the transaction and tells of each operation what was found.
-func (b *batch) enter(ctx context.Context) ([]store.Verdict, error) {
+func (b *several) enter(ctx context.Context) ([]store.Verdict, error) {
 	u := b.unit
 	granted, known, err := b.open(ctx)
 	if forgotten(err) { // nothing was done; the connection prepares anew
@@ -93,7 +106,7 @@ func (b *batch) enter(ctx context.Context) ([]store.Verdict, error) {
 }
 
 // open sends the first trip.
-func (b *batch) open(ctx context.Context) (granted, known []bool, err error) {
+func (b *several) open(ctx context.Context) (granted, known []bool, err error) {
 	u := b.unit
 	now := u.s.seen.Load()
 	keys, locks := list(oidUUID, len(b.gates)), make([]int64, len(b.gates))
@@ -162,7 +175,7 @@ func places(list []byte, all []bool) error {
 }
 
 // read reads what is stored of the operations that are known, in one trip.
-func (b *batch) read(ctx context.Context, granted, known []bool) ([]*found, error) {
+func (b *several) read(ctx context.Context, granted, known []bool) ([]*found, error) {
 	u := b.unit
 	founds := make([]*found, len(b.gates))
 	queued := &pgx.Batch{}
@@ -202,12 +215,12 @@ func (b *batch) Commit(ctx context.Context, ends []*store.End) ([]*store.Outcome
 		b.leave(ctx)
 		return nil, &fault{store.ErrForeignCommit, "refused and rolled back", nil}
 	}
-	outcomes, err := b.commit(ctx, ends)
+	outcomes, err := b.several.commit(ctx, ends)
 	b.leave(ctx)
 	return outcomes, err
 }
 
-func (b *batch) commit(ctx context.Context, ends []*store.End) ([]*store.Outcome, error) {
+func (b *several) commit(ctx context.Context, ends []*store.End) ([]*store.Outcome, error) {
 	u := b.unit
 	if len(ends) != len(b.gates) {
 		return nil, fmt.Errorf("postgres store: batch: %d ends for %d gates", len(ends), len(b.gates))
@@ -236,7 +249,7 @@ func (b *batch) commit(ctx context.Context, ends []*store.End) ([]*store.Outcome
 }
 
 // ending are the outcomes, and the parameters that insert them.
-func (b *batch) ending(ends []*store.End) ([]*store.Outcome, [][]byte) {
+func (b *several) ending(ends []*store.End) ([]*store.Outcome, [][]byte) {
 	n, u := len(ends), b.unit
 	stales, keys := list(oidUUID, 0), list(oidUUID, n)
 	kept, remembered, operations, states, codes := list(oidInt8, n), list(oidInt8, n), list(oidText, n), list(oidInt4, n), list(oidInt8, n)

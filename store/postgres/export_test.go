@@ -16,6 +16,10 @@ func SetSmall(s *Store, outcome, tombstone int64) {
 	s.small = map[string]int64{ringOutcome: outcome, ringTombstone: tombstone}
 }
 
+// SetHearing says how often a listener asks itself whether it hears, and how long
+// it waits for that.
+func SetHearing(s *Store, every, limit time.Duration) { s.hearing = hearing{every, limit} }
+
 // Classify is what the package does with an error.
 func Classify(err error) error { return classify(err) }
 

@@ -184,12 +184,11 @@ func (c *sqlConn) classified(err error) error {
 type sqlTx struct {
 	unit    *unit
 	conn    *sqlConn
-	ours    bool // the engine ends it
-	foreign bool // the handler tried to
-	closed  bool // it has ended
-	end     *store.End
-	ctx     context.Context // of the end
-	outcome *store.Outcome
+	ours    bool                            // the engine ends it
+	foreign bool                            // the handler tried to
+	closed  bool                            // it has ended
+	ending  func(ctx context.Context) error // what the engine has ordered
+	ctx     context.Context                 // of the end
 	err     error
 	verdict store.Verdict // of a gate that refused, read before the connection goes back
 	lookErr error
@@ -198,11 +197,11 @@ type sqlTx struct {
 // Commit commits what the engine has ordered, and nothing else.
 func (t *sqlTx) Commit() error {
 	defer t.close()
-	if t.end == nil || t.foreign {
+	if t.ending == nil || t.foreign {
 		t.foreign = true
 		return store.ErrForeignCommit
 	}
-	t.outcome, t.err = t.unit.commit(t.ctx, *t.end)
+	t.err = t.ending(t.ctx)
 	return t.err
 }
 
@@ -245,6 +244,10 @@ var (
 	_ store.Attempts[*sql.Tx] = (*SQLStore)(nil)
 	_ store.Operations        = (*SQLStore)(nil)
 	_ store.Upkeep            = (*SQLStore)(nil)
+	_ store.Queue             = (*SQLStore)(nil)
+	_ store.Enqueuer[*sql.Tx] = (*SQLStore)(nil)
+	_ store.Versions[*sql.Tx] = (*SQLStore)(nil)
+	_ store.Batches[*sql.Tx]  = (*SQLStore)(nil)
 )
 
 // NewSQL makes a store for database/sql. The pool is for what the store does by
@@ -372,9 +375,21 @@ func (t *sqlTxn) Verdict(ctx context.Context) (store.Verdict, error) {
 }
 
 // Commit is one trip.
-func (t *sqlTxn) Commit(ctx context.Context, end store.End) (*store.Outcome, error) {
+func (t *sqlTxn) Commit(ctx context.Context, end store.End) (o *store.Outcome, _ error) {
+	err := t.commit(ctx, func(ctx context.Context) (err error) {
+		o, err = t.inner.unit.commit(ctx, end)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// commit has database/sql commit by what the engine has ordered.
+func (t *sqlTxn) commit(ctx context.Context, ending func(ctx context.Context) error) error {
 	if t.done {
-		return nil, sql.ErrTxDone
+		return sql.ErrTxDone
 	}
 	t.done = true
 	t.inner.ctx = ctx
@@ -383,19 +398,17 @@ func (t *sqlTxn) Commit(ctx context.Context, end store.End) (*store.Outcome, err
 		if t.inner.foreign {
 			err = &fault{store.ErrForeignCommit, "refused and rolled back", nil}
 		}
-		return nil, err
+		return err
 	}
-	t.inner.end = &end
+	t.inner.ending = ending
 	err := t.tx.Commit()
 	switch {
 	case t.inner.foreign:
-		return nil, &fault{store.ErrForeignCommit, "refused and rolled back", err}
+		return &fault{store.ErrForeignCommit, "refused and rolled back", err}
 	case t.inner.err != nil:
-		return nil, t.inner.unit.collided(ctx, t.inner.err)
-	case err != nil:
-		return nil, err
+		return t.inner.unit.collided(ctx, t.inner.err)
 	}
-	return t.inner.outcome, nil
+	return err
 }
 
 // Rollback gives everything up.

@@ -56,7 +56,10 @@ func sqlWrite(ctx context.Context, tx *sql.Tx, row string) error {
 }
 
 func sqlHarness(t *testing.T, d *database, open func(*pgxpool.Pool) *sql.DB, opts *postgres.Options) storetest.Harness[*sql.Tx] {
-	first := d.sqlWorker(t, open, opts)
+	return sqlHarnessOf(t, d, d.sqlWorker(t, open, opts), open, opts)
+}
+
+func sqlHarnessOf(t *testing.T, d *database, first *sqlWorker, open func(*pgxpool.Pool) *sql.DB, opts *postgres.Options) storetest.Harness[*sql.Tx] {
 	ledger := func(w *sqlWorker) store.Ledger[*sql.Tx] {
 		if opts != nil && opts.Lazy {
 			return &sqlLeading{SQLStore: w.SQLStore}

@@ -42,6 +42,7 @@ type Store struct {
 	seen    atomic.Pointer[texts] // the statements for the layout seen last
 	fixed   fixed                 // those that do not depend on it
 	lanes   int
+	hearing hearing
 	history                  // what is known of the database's history
 	small   map[string]int64 // a slot of this ring with less bytes is purged row by row
 }
@@ -62,6 +63,8 @@ var (
 	_ store.Quarantine       = (*Store)(nil)
 	_ store.Positions        = (*Store)(nil)
 	_ store.Privacy          = (*Store)(nil)
+	_ store.QueueCounter     = (*Store)(nil)
+	_ store.Signal           = (*Store)(nil)
 )
 
 // smallSlot is the size from which a slot is emptied as a whole.
@@ -74,7 +77,7 @@ func New(pool *pgxpool.Pool, opts *Options) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("postgres store: no pool (open one with pgxpool.New)")
 	}
-	s := &Store{pool: pool, fixed: newFixed(), small: map[string]int64{ringOutcome: smallSlot, ringTombstone: smallSlot}}
+	s := &Store{pool: pool, fixed: newFixed(), hearing: hearing{30 * time.Second, 10 * time.Second}, small: map[string]int64{ringOutcome: smallSlot, ringTombstone: smallSlot}}
 	if opts != nil {
 		s.opts = *opts
 	}

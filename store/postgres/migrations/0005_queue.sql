@@ -829,3 +829,25 @@ BEGIN
     END IF;
     RETURN at;
 END $$;
+
+-- depth counts entries that are not done, by source, and tells when the oldest of
+-- them arrived. It looks at the newest rows, at most so many, and at those that
+-- are known to wait.
+CREATE FUNCTION unavez.depth(most integer) RETURNS TABLE (source text, waits bigint, oldest timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN QUERY
+        WITH w AS MATERIALIZED (
+            SELECT * FROM (
+                (SELECT q.sequence, q.key, q.arrived, q.source FROM unavez.queue_0 q ORDER BY q.sequence DESC LIMIT most)
+                UNION ALL (SELECT q.sequence, q.key, q.arrived, q.source FROM unavez.queue_1 q ORDER BY q.sequence DESC LIMIT most)
+                UNION ALL (SELECT q.sequence, q.key, q.arrived, q.source FROM unavez.queue_2 q ORDER BY q.sequence DESC LIMIT most)
+                UNION ALL (SELECT q.sequence, q.key, q.arrived, q.source FROM unavez.queue_3 q ORDER BY q.sequence DESC LIMIT most)) u
+            ORDER BY u.sequence DESC LIMIT most),
+        b AS (SELECT q.sequence, q.key, q.arrived, q.source FROM (SELECT x.key FROM unavez.blocked x LIMIT most) k, LATERAL (SELECT * FROM unavez.queue x WHERE x.key = k.key LIMIT 1) q)
+        SELECT e.source, count(*), min(e.arrived)
+        FROM (SELECT * FROM w UNION SELECT * FROM b) e
+        WHERE (SELECT true FROM unavez.memory m WHERE m.key = e.key AND m.forgets > e.arrived LIMIT 1) IS NULL
+        GROUP BY e.source;
+END $$;
