@@ -851,3 +851,68 @@ BEGIN
         WHERE (SELECT true FROM unavez.memory m WHERE m.key = e.key AND m.forgets > e.arrived LIMIT 1) IS NULL
         GROUP BY e.source;
 END $$;
+
+-- lane_of is the lane of an ordering key: its first 8 bytes, big-endian and
+-- without a sign, modulo the number of lanes.
+CREATE FUNCTION unavez.lane_of(ordering uuid, lanes integer) RETURNS integer
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT (((('x' || substr(k.hex, 1, 8))::bit(32)::bigint % lanes * (4294967296 % lanes) + ('x' || substr(k.hex, 9, 8))::bit(32)::bigint)) % lanes)::integer
+    FROM (SELECT replace(ordering::text, '-', '') AS hex) k
+$$;
+
+-- order_lock is the lock of an ordering key, which an append in a longer
+-- transaction takes before it draws its sequence.
+CREATE FUNCTION unavez.order_lock(ordering uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ('x' || substr(replace(ordering::text, '-', ''), 1, 16))::bit(64)::bigint # 8461807911012290305
+$$;
+
+-- enqueue appends one entry in the caller's transaction: an operation that has to
+-- be done, by tenant, effect name and key parts, whose payload its handler gets.
+-- It answers new, duplicate or conflict; the latter two change nothing. With
+-- ordering parts it waits for other transactions that have enqueued for them, and
+-- those that come later wait for the end of this one, so that what is visible
+-- first has the smaller sequence: call it where that is short, at the end. Two
+-- calls in one transaction take their ordering keys in the same order everywhere,
+-- or one of two such transactions may be aborted as a deadlock.
+--
+-- subject names the person or account whose data the payload holds, so that it
+-- can be erased.
+CREATE FUNCTION unavez.enqueue(
+    tenant text, effect text, parts text[], ordering text[], payload bytea, content_type text DEFAULT 'application/json',
+    type text DEFAULT '', source text DEFAULT '', version text DEFAULT '', subject text[] DEFAULT NULL, attributes jsonb DEFAULT '{}',
+    fingerprint bytea DEFAULT NULL, fingerprint_version integer DEFAULT 0)
+RETURNS text LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    entry_key uuid := unavez.key_of(tenant, effect, parts);
+    ordered boolean := coalesce(cardinality(ordering), 0) > 0;
+    order_key uuid := CASE WHEN ordered THEN unavez.key_of(tenant, effect, ordering) ELSE entry_key END;
+    identity jsonb := jsonb_build_object('tenant', tenant, 'effect', effect, 'parts', to_jsonb(parts));
+    note json;
+    number integer;
+BEGIN
+    IF tenant IS NULL OR coalesce(effect, '') = '' OR coalesce(cardinality(parts), 0) NOT BETWEEN 1 AND 16 OR array_position(parts, NULL) IS NOT NULL
+        OR array_to_string(parts, '') = '' OR octet_length(tenant) > 1024 OR octet_length(effect) > 1024
+        OR EXISTS (SELECT FROM unnest(parts || ordering) p WHERE octet_length(p) > 1024) OR cardinality(ordering) > 16 OR array_position(ordering, NULL) IS NOT NULL
+        OR octet_length(fingerprint) > 64 OR fingerprint_version NOT BETWEEN 0 AND 32767 THEN
+        RAISE EXCEPTION 'entry: want a tenant, an effect name and 1 to 16 key parts of at most 1024 bytes, not all of them empty, at most 16 ordering parts, and a fingerprint of at most 64 bytes'
+            USING ERRCODE = '22023';
+    END IF;
+    IF jsonb_typeof(attributes) <> 'object' OR EXISTS (SELECT FROM jsonb_each(attributes) a WHERE jsonb_typeof(a.value) <> 'string') THEN
+        RAISE EXCEPTION 'attributes: want an object whose members are strings' USING ERRCODE = '22023';
+    END IF;
+    note := jsonb_build_object('event', identity, 'operation', identity, 'contentType', content_type)
+        || CASE WHEN ordered THEN jsonb_build_object('ordering', to_jsonb(ordering)) ELSE '{}' END
+        || CASE WHEN version <> '' THEN jsonb_build_object('version', version) ELSE '{}' END
+        || CASE WHEN source <> '' THEN jsonb_build_object('source', source) ELSE '{}' END
+        || CASE WHEN type <> '' THEN jsonb_build_object('type', type) ELSE '{}' END
+        || CASE WHEN attributes <> '{}' THEN jsonb_build_object('attributes', attributes) ELSE '{}' END;
+    IF octet_length(note::text) > 65536 THEN
+        RAISE EXCEPTION 'note: % bytes, want at most 65536: fewer attributes', octet_length(note::text) USING ERRCODE = '22023';
+    END IF;
+    SELECT s.value::integer INTO STRICT number FROM unavez.setting s WHERE s.name = 'lanes';
+    payload := coalesce(payload, '');
+    RETURN (ARRAY['new', 'duplicate', 'conflict'])[(unavez.append(number, false, CASE WHEN ordered THEN ARRAY[unavez.order_lock(order_key)] ELSE '{}' END,
+        ARRAY[entry_key], ARRAY[entry_key], ARRAY[order_key], ARRAY[unavez.key_of(tenant, 'subject', subject)], ARRAY[unavez.lane_of(order_key, number)],
+        ARRAY[fingerprint_version], ARRAY[coalesce(fingerprint, sha256(payload))], ARRAY[source], ARRAY[note], ARRAY[payload]))[1]];
+END $$;
