@@ -650,3 +650,150 @@ func TestEnqueueInAForeignTransactionIsRefused(t *testing.T) {
 		w.reads(t)
 	})
 }
+
+// What was too young for one purge is found by the next, which goes on behind what
+// was looked at.
+func TestPurgeGoesOnWhereItStood(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		ctx := t.Context()
+		for round := range 3 {
+			for i := range 4 {
+				e := numbered(strconv.Itoa(round), i)
+				w.append(t, store.New, e)
+				g := laneGate(e, store.Hold{})
+				g.Retention = 1000 * 24 * time.Hour
+				txn, _, err := w.store.Begin(ctx, g)
+				if err == nil {
+					_, err = txn.Commit(ctx, completed("x"))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, err := w.store.Purge(ctx, 100); err != nil || n != 0 {
+				t.Fatalf("purged %d too early, %v", n, err)
+			}
+			w.advance(t, payloads+time.Minute)
+			for _, want := range []int{3, 1, 0} {
+				if n, err := w.store.Purge(ctx, 3); err != nil || n != want {
+					t.Fatalf("round %d: purged %d, %v; want %d", round, n, err, want)
+				}
+			}
+		}
+	})
+}
+
+// A key whose outcome is forgotten may have another life before a purge comes: its
+// old entry is not done by that, and must not be done again.
+func TestForgottenEntryIsNotDoneAgain(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		ctx := t.Context()
+		e := numbered("a", 0)
+		lives := map[string]func() error{
+			"a claim": func() error {
+				a, v, err := w.store.Claim(ctx, store.Claim{Gate: laneGate(e, store.Hold{}), Lease: time.Hour, DerivedKey: "uv1-test"})
+				if err != nil || a == nil {
+					return fmt.Errorf("refused: %v, %w", v.State, err)
+				}
+				return w.store.Rest(ctx, e.Key, a.Fence, store.Rest{State: store.Free})
+			},
+			"a transaction": func() error {
+				w.done(t, e)
+				return nil
+			},
+		}
+		for name, begin := range lives {
+			w.append(t, store.New, e)
+			w.done(t, e)
+			w.advance(t, 3*time.Hour) // over retention and tombstone, and not purged
+			if err := begin(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			w.reads(t)
+			w.advance(t, 3*time.Hour)
+			if _, err := w.store.Purge(ctx, 100); err != nil {
+				t.Fatal(err)
+			}
+			w.reads(t)
+		}
+	})
+}
+
+// A lane that is taken while a transaction of it has run no statement, or waits for
+// its turn, is lost to that transaction, however it was begun.
+func TestTransactionThatWaitsLosesItsLane(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		ctx := t.Context()
+		e := numbered("a", 0)
+		end := completed("x")
+		ways := map[string]func(g store.Gate) (*sql.Tx, func() error){
+			"Begin": func(g store.Gate) (*sql.Tx, func() error) {
+				txn, _, err := w.store.Begin(ctx, g)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return txn.Tx(), func() error { _, err := txn.Commit(ctx, end); return err }
+			},
+			"Finish": func(g store.Gate) (*sql.Tx, func() error) {
+				txn, err := w.store.Finish(ctx, g, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return txn.Tx(), func() error { _, err := txn.Commit(ctx, end); return err }
+			},
+			"BeginBatch": func(g store.Gate) (*sql.Tx, func() error) {
+				batch, _, err := w.store.BeginBatch(ctx, []store.Gate{g})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return batch.Tx(), func() error { _, err := batch.Commit(ctx, []*store.End{&end}); return err }
+			},
+			"Join": func(g store.Gate) (*sql.Tx, func() error) {
+				tx, err := w.db.BeginTx(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				joined, _, err := w.store.Join(ctx, tx, g)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return tx, func() error {
+					_, err := joined.Finish(ctx, end)
+					if failed := tx.Commit(); err == nil {
+						err = failed
+					}
+					return err
+				}
+			},
+		}
+		for name, way := range ways {
+			for _, writes := range []bool{false, true} {
+				share, err := w.store.Keep(ctx, store.Keeping{Worker: "before " + name, Lease: time.Hour})
+				if err != nil || len(share.Held) != w.store.Lanes() {
+					t.Fatalf("%d lanes, %v", len(share.Held), err)
+				}
+				tx, commit := way(laneGate(e, share.Held[store.LaneOf(e.Order, w.store.Lanes())].Hold))
+				w.advance(t, 2*time.Hour)
+				if _, err := w.store.Keep(ctx, store.Keeping{Worker: "behind " + name, Lease: time.Millisecond}); err != nil {
+					t.Fatal(err)
+				}
+				if writes {
+					if err := write(ctx, tx, name); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := commit(); !errors.Is(err, store.ErrLaneLost) {
+					t.Errorf("%s, writes %v: %v, want ErrLaneLost", name, writes, err)
+				}
+				w.rowsAre(t)
+				if v, err := w.store.Settle(ctx, e.Key); err != nil || v.State != store.Free {
+					t.Errorf("%s, writes %v: %v, %v", name, writes, v.State, err)
+				}
+				w.advance(t, 2*time.Hour)
+			}
+		}
+	})
+}
