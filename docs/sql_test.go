@@ -395,3 +395,31 @@ func forward(client net.Conn, server string, f fault, once *sync.Once) {
 		}
 	}
 }
+
+// The block of the page about enqueue, as it stands there, twice.
+func TestEntryOfTheSQLPageIsInTheQueueOnce(t *testing.T) {
+	t.Parallel()
+	page := string(must(os.ReadFile("sql.md")))
+	block := regexp.MustCompile("(?s)```sql\n(begin;\ninsert into orders.*?unavez\\.enqueue.*?)```\n").FindStringSubmatch(page)
+	if block == nil {
+		t.Fatal("sql.md: no block that enqueues")
+	}
+	s := openShop(t, languages()[0])
+	app := must(pgxpool.New(t.Context(), s.address.String()))
+	defer app.Close()
+	for range 2 {
+		must(app.Exec(t.Context(), block[1]))
+	}
+	s.orders(2) // the order has no operation of its own here
+	queue := must(postgres.New(app, nil))
+	lanes := make([]int, queue.Lanes())
+	for i := range lanes {
+		lanes[i] = i
+	}
+	got := must(queue.Read(t.Context(), store.Reading{Lanes: lanes, Limit: 10})).Entries
+	id := store.Identity{Tenant: "acme", Effect: "order.ship.v1", Parts: []string{"order-1"}}
+	if len(got) != 1 || got[0].Key != id.Key() || got[0].Note.Ordering[0] != "c-1" || string(got[0].Payload) != `{"order": "order-1"}` ||
+		got[0].Note.Source != "shop" || got[0].Subject != store.SubjectKey("acme", []string{"customer", "c-1"}) {
+		t.Errorf("in the queue: %+v", got)
+	}
+}
