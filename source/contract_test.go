@@ -77,13 +77,9 @@ func verify(t testing.TB, v vector) func(context.Context, *source.Config, *sourc
 	case "fintoc":
 		return described(source.Signing{Header: "Fintoc-Signature", Param: "v1", Timestamp: "t", Signed: "{timestamp}.{body}"}).Verify
 	case "slack":
-		return described(source.Signing{
-			Header: "X-Slack-Signature", Prefix: "v0=", Timestamp: "X-Slack-Request-Timestamp", Signed: "v0:{timestamp}:{body}",
-		}).Verify
+		return source.Slack().Verify
 	case "zoom":
-		return described(source.Signing{
-			Header: "x-zm-signature", Prefix: "v0=", Timestamp: "x-zm-request-timestamp", Signed: "v0:{timestamp}:{body}",
-		}).Verify
+		return source.Zoom().Verify
 	case "square":
 		return described(source.Signing{Header: "x-square-hmacsha256-signature", Encoding: "base64", Signed: "{url}{body}"}).Verify
 	case "kushki":

@@ -19,6 +19,8 @@ func contracts() map[string][]string {
 		"shopify":           {},
 		"nuvemshop":         {},
 		"stripe":            {"tolerance"},
+		"slack":             {"tolerance"},
+		"zoom":              {"tolerance"},
 		"standard-webhooks": {"tolerance", "prefix"},
 		"event-grid":        {"token", "entra", "origins", "rate"},
 		"cloudevents":       {"token"},
@@ -74,6 +76,10 @@ func (c *checker) make(path string, s *Source) *source.Contract {
 		return source.Nuvemshop()
 	case "stripe":
 		return source.Stripe()
+	case "slack":
+		return source.Slack()
+	case "zoom":
+		return source.Zoom()
 	case "standard-webhooks":
 		if s.Prefix != "" && !IsHeader(s.Prefix) {
 			c.fault(path+".prefix", "%q is not the front of a header's name (write svix for svix-id)", s.Prefix)
