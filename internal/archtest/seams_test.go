@@ -14,7 +14,8 @@ import (
 // seams are the packages whose interfaces others implement.
 func seams() []string { return []string{"store", "lease", "broker"} }
 
-// conformance wants every implementation of a seam to run the seam's suite.
+// conformance wants every implementation of a seam to run the seam's suite, and
+// one that has a queue to run that of the queue.
 func conformance() rule {
 	check := func(t *tree) (found []finding) {
 		for _, pkg := range t.packages() {
@@ -24,7 +25,8 @@ func conformance() rule {
 				continue
 			}
 			var first *goFile
-			runs := false
+			queue := false
+			runs := map[string]bool{}
 			for _, f := range t.released() {
 				if f.pkg != pkg {
 					continue
@@ -32,14 +34,24 @@ func conformance() rule {
 				if !f.test && first == nil {
 					first = f
 				}
-				runs = runs || f.test && f.calls(fullPath(seam+"/"+suite), "Run")
+				queue = queue || !f.test && seam == "store" && f.appends()
+				for _, s := range []string{suite, "queuetest"} {
+					runs[s] = runs[s] || f.test && f.calls(fullPath(seam+"/"+s), "Run")
+				}
 			}
-			if first != nil && !runs {
+			if first == nil {
+				continue
+			}
+			if !runs[suite] {
 				found = append(found, t.at(first, first.ast.Package, "%s has no test that calls %s.Run", pkg, suite))
+			}
+			if queue && !runs["queuetest"] {
+				found = append(found, t.at(first, first.ast.Package, "%s has a queue and no test that calls queuetest.Run", pkg))
 			}
 		}
 		return found
 	}
+	queue := "package memory\n\nimport \"" + module + "/store\"\n\ntype Store struct{}\n\nfunc (Store) Append(store.Arrival) {}\n"
 	suite := "package memory\n\nimport \"" + module + "/store/storetest\"\n\nfunc f() {\n\tstoretest.Run(nil, nil)\n}\n"
 	generic := strings.Replace(suite, ".Run(", ".Run[int](", 1)
 	return rule{
@@ -60,6 +72,10 @@ func conformance() rule {
 				want:  []string{"store/memory/a.go:1"},
 			},
 			{
+				files: map[string]string{"store/memory/a.go": queue, "store/memory/a_test.go": suite},
+				want:  []string{"store/memory/a.go:1"},
+			},
+			{
 				files: map[string]string{
 					"lease/memory/a.go":      "package memory\n",
 					"lease/memory/a_test.go": suite, // of another seam
@@ -71,6 +87,10 @@ func conformance() rule {
 			{files: map[string]string{"store/memory/a.go": "package memory\n", "store/memory/a_test.go": suite}},
 			{files: map[string]string{"store/memory/a.go": "package memory\n", "store/memory/a_test.go": generic}},
 			{files: map[string]string{
+				"store/memory/a.go": queue, "store/memory/a_test.go": suite,
+				"store/memory/queue_test.go": strings.ReplaceAll(suite, "storetest", "queuetest"),
+			}},
+			{files: map[string]string{
 				"store/a.go":                   "package store\n",
 				"store/storetest/a.go":         "package storetest\n",
 				"store/memory/internal/x/a.go": "package x\n",
@@ -78,6 +98,18 @@ func conformance() rule {
 			}},
 		},
 	}
+}
+
+// appends tells whether the file has a method Append that takes an Arrival of
+// package store.
+func (f *goFile) appends() bool {
+	return slices.ContainsFunc(f.ast.Decls, func(d ast.Decl) bool {
+		fn, ok := d.(*ast.FuncDecl)
+		return ok && fn.Recv != nil && fn.Name.Name == "Append" && slices.ContainsFunc(fn.Type.Params.List, func(p *ast.Field) bool {
+			pkg, name, ok := f.selected(p.Type)
+			return ok && pkg == fullPath("store") && name == "Arrival"
+		})
+	})
 }
 
 // calls tells whether the file calls a function of a package, with or without type arguments.

@@ -19,6 +19,9 @@ func (s *Store) Block(ctx context.Context, b store.Blocking) error {
 	const text = "SELECT unavez.block($1::pg_catalog.int4, $2::pg_catalog.int8, $3::pg_catalog.uuid, $4::pg_catalog.uuid, $5::pg_catalog.int8, $6::pg_catalog.bool," +
 		" $7::pg_catalog.uuid, $8::pg_catalog.int8, $9::pg_catalog.int8, $10::pg_catalog.int8, $11::pg_catalog.int2, $12::pg_catalog.int8, $13::pg_catalog.text," +
 		" $14::pg_catalog.text, $15::pg_catalog.int4, $16::pg_catalog.bytea, $17::pg_catalog.text, $18::pg_catalog.text)"
+	if b.Hold.Epoch == 0 { // that of a lane which nobody has held yet
+		return store.ErrLaneLost
+	}
 	e := b.Entry
 	args := []any{b.Hold.Lane, b.Hold.Epoch, uuid(e.Key), uuid(e.Order), e.Sequence, b.Gap, uuid(e.Operation), e.Operation.Hash64()}
 	if r := b.Attempt; r != nil {
@@ -50,6 +53,9 @@ func checkBlocking(b *store.Blocking) error {
 
 // Unblock is one trip.
 func (s *Store) Unblock(ctx context.Context, hold store.Hold, order store.Key, sequence int64) error {
+	if hold.Epoch == 0 {
+		return store.ErrLaneLost
+	}
 	const text = "SELECT unavez.unblock($1::pg_catalog.int4, $2::pg_catalog.int8, $3::pg_catalog.uuid, $4::pg_catalog.int8)"
 	return s.done(ctx, text, hold.Lane, hold.Epoch, uuid(order), sequence)
 }

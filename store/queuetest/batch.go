@@ -86,6 +86,11 @@ func batchEnds[Tx any](b *bed[Tx]) {
 	b.must("Write", b.Write(b.ctx, batch.Tx(), "one"))
 	b.must("Write", b.Write(b.ctx, batch.Tx(), "two"))
 	b.states(all, store.Free, store.Free, store.Free)
+	for i, g := range all { // whose locks it holds
+		if v, err := b.worker(i).ledger.Settle(b.ctx, g.Key); err != nil || v.State != store.Processing {
+			b.Fatalf("operation %d of an open batch: %v, %v; want it processing", i+1, v.State, err)
+		}
+	}
 	given := ends(all)
 	given[1].State = store.Discarded
 	outcomes, err := batch.Commit(b.ctx, given)
@@ -320,7 +325,14 @@ func batchRefused[Tx any](b *bed[Tx]) {
 		b.Errorf("a batch of no gates: %v, no error", batch != nil)
 	}
 	all := gates("a", "b")
-	b.end(b.worker(0), all[1])
+	want := store.Completed
+	if w := b.worker(0); w.attempts == nil {
+		b.end(w, all[1])
+	} else {
+		_, _, err := w.attempts.Claim(b.ctx, store.Claim{Gate: all[1], Lease: lease, DerivedKey: "uv1-test"})
+		b.must("Claim", err)
+		want = store.Processing
+	}
 	for _, given := range [][]*store.End{ends(all), ends(all)[:1], nil} {
 		batch, _, err := b.worker(0).batches.BeginBatch(b.ctx, all)
 		b.must("BeginBatch", err)
@@ -329,7 +341,7 @@ func batchRefused[Tx any](b *bed[Tx]) {
 		}
 		b.must("Rollback", batch.Rollback(b.ctx))
 	}
-	b.states(all, store.Free, store.Completed)
+	b.states(all, store.Free, want)
 }
 
 // version checks the version that a fresh transaction sees.
