@@ -9,10 +9,13 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/inbox"
 	"github.com/unavez/unavez/server/internal/config"
+	"github.com/unavez/unavez/server/internal/observe"
 	"github.com/unavez/unavez/server/internal/orders"
 )
 
@@ -64,13 +67,43 @@ func (p *process) example(ctx context.Context, c *config.Config) (*site, error) 
 	if err != nil {
 		return nil, err
 	}
+	in, err := p.exampleIntake(c, engine, shop)
+	if err != nil {
+		return nil, err
+	}
 	route := &config.Route{Limit: 10 * time.Second, Methods: []string{http.MethodPost}}
-	inner := within(route, p.log, shop.Handler(layer))
+	mux := http.NewServeMux()
+	mux.Handle("/", within(route, p.log, shop.Handler(layer)))
+	mux.Handle("GET /imports", shop.Imports())
+	for _, name := range []string{orders.Platform, orders.Grid} {
+		mux.Handle("/in/"+name, deliveries(name, p.intake))
+	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(exampleHeader, "orders")
-		inner.ServeHTTP(w, r)
+		mux.ServeHTTP(w, r)
 	})
-	return &site{config: c, handler: handler, close: func() {}}, nil
+	return &site{config: c, handler: handler, intake: in, close: func() {}}, nil
+}
+
+// exampleIntake makes the example's inbox, whose handlers write on the
+// transaction that commits their outcome.
+func (p *process) exampleIntake(c *config.Config, engine engineOf[*sql.Tx], shop *orders.Shop) (*intake, error) {
+	sources, err := orders.Sources()
+	if err != nil {
+		return nil, err
+	}
+	in := &intake{config: c, close: func() {}, emptied: make(chan struct{}), alerts: newAlerter(c, nil, &p.parts)}
+	in.running, err = inbox.New(engine.Engine, p.storage.queue(), sources, shop.Effects(), &inbox.Options{
+		Log: p.log, Alert: in.alerts.tell,
+		Observe: func(s inbox.Sight) {
+			p.metrics.Sight(s)
+			observe.Delivery(p.log, s)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return in, nil
 }
 
 // exampleLines tell a newcomer what to do. Every command works as it stands.
@@ -105,5 +138,25 @@ EXAMPLE  data      ./%[3]s  (to start anew: rm %[3]s*)
    curl -i http://%[1]s/orders/$order/payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' \
      -d '{"amount":3000,"currency":"BRL"}'
 
-`, requests, admin, file, DefaultFile, strconv.Itoa(os.Getpid()), orders.HandlerLimit)
+5. Be a shop platform (Nuvemshop) that tells of an order, twice, and then that it is paid: one import, and it is paid.
+   The platform signs and sends no content, which is read from a stand-in for its API. Then be Azure Event Grid:
+
+%[7]s
+   curl http://%[1]s/imports
+
+`, requests, admin, file, DefaultFile, strconv.Itoa(os.Getpid()), orders.HandlerLimit, sampleLines(requests))
+}
+
+// sampleLines are deliveries as commands.
+func sampleLines(requests string) string {
+	made, paid, event := orders.Samples()
+	var lines strings.Builder
+	for _, d := range []orders.Sample{made, made, paid, event} {
+		fmt.Fprintf(&lines, "   curl -i 'http://%s%s'", requests, d.Path)
+		for _, h := range d.Headers {
+			fmt.Fprintf(&lines, " -H '%s'", h)
+		}
+		fmt.Fprintf(&lines, " \\\n     -d '%s'\n", d.Body)
+	}
+	return strings.TrimSuffix(lines.String(), "\n")
 }

@@ -13,3 +13,18 @@ CREATE TABLE IF NOT EXISTS payments (
 	amount   INTEGER NOT NULL CHECK (amount >= 0),
 	currency TEXT NOT NULL
 ) STRICT;
+-- Orders that a shop platform tells of: one row each, however many events name it.
+CREATE TABLE IF NOT EXISTS imports (
+	platform    TEXT NOT NULL,
+	store       TEXT NOT NULL,
+	external_id TEXT NOT NULL,
+	payment     TEXT NOT NULL,
+	total       TEXT NOT NULL,
+	updated_at  TEXT NOT NULL,
+	PRIMARY KEY (platform, store, external_id)
+) STRICT;
+CREATE TABLE IF NOT EXISTS notices (
+	event_id TEXT NOT NULL UNIQUE,
+	type     TEXT NOT NULL,
+	subject  TEXT NOT NULL
+) STRICT;
