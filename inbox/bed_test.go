@@ -307,7 +307,7 @@ func (m *member[Tx]) watchHeld(ctx context.Context) func() int {
 func (b *bed[Tx]) dump(in *Inbox[Tx]) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	b.Logf("worker %s: phase %d, %d lanes, %d held, %d run, %d turns, main %+v, %d lags, %d spilled", in.opts.Worker, in.phase, len(in.board.lanes), in.board.held, in.running, len(in.board.turns), in.reader.main, len(in.reader.lags), len(in.reader.spill))
+	b.Logf("worker %s: phase %d, %d lanes, %d held, %d run, %d turns, main %+v, %d lags", in.opts.Worker, in.phase, len(in.board.lanes), in.board.held, in.running, len(in.board.turns), in.reader.main, len(in.reader.lags))
 	for _, ln := range in.board.lanes {
 		for _, l := range ln.lines {
 			b.Logf("  lane %d/%d loaded %v leaving %v catching %v doubt %v busy %d position %q: line %s %d items row %d paging %v after %d rest %+v until %v running %v queued %v index %d suspect %v gaps %d check %v",

@@ -36,7 +36,7 @@ func (in *Inbox[Tx]) covered(l *line, it *item, w rest, why error) {
 		in.board.cover(l, sequence)
 		in.board.pay(l)
 		in.board.forgetGap(l, sequence)
-		l.row, l.paging, l.after, l.suspect = sequence, true, sequence-1, false
+		l.row, l.leftover, l.paging, l.after, l.suspect = sequence, 0, true, sequence-1, false
 		l.rest = &w
 	}
 	in.mu.Unlock()
@@ -192,7 +192,8 @@ func (in *Inbox[Tx]) charge(ctx context.Context, l *line, it *item) bool {
 	defer in.mu.Unlock()
 	l.suspect = false
 	if !it.gap && !l.lane.lost {
-		l.row = it.entry.Sequence
+		l.row, l.leftover = it.entry.Sequence, 0
+		in.board.pay(l)
 	}
 	return true
 }
@@ -229,7 +230,7 @@ func (in *Inbox[Tx]) adopt(ln *lane, w *store.Waiting, fresh bool) (over *Condit
 		// Nobody knows how old this look is: what the key waits for is looked up
 		// once more, from here on.
 		in.board.owe(l, w.Sequence)
-		l.row, l.paging, l.after = w.Sequence, true, w.Sequence-1
+		l.paging, l.after = true, w.Sequence-1
 		l.rest = &rest{key: w.Key, operation: w.Operation, state: store.Processing, due: time.Now()}
 		return nil
 	}

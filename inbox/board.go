@@ -103,16 +103,20 @@ type line struct {
 	index   int       // in board.later, from 1
 	suspect bool      // its first entry is one
 
-	// row is the sequence of the key's blocked row, 0 if there is none. While
-	// paging is set, what comes after the sequence after is in the store only:
-	// the reader passes it by and notes that it did. A row without paging is
-	// to be removed.
-	row    int64
-	paging bool
-	after  int64
-	passed bool
-	rest   *rest      // what the key waits for, nil if nothing
-	debts  []*segment // of entries that were held before the row was seen; pending until it is drained
+	// row is the sequence of the key's blocked row, 0 if there is none for certain.
+	// While paging is set, what comes after the sequence after is in the store
+	// only: the reader passes it by and notes that it did. A row without paging
+	// is to be removed: it is leftover from then on, until that has succeeded,
+	// and counts no more, since its removal may have happened without an answer.
+	row      int64
+	leftover int64
+	unsure   bool // nobody knows whether the row is still there
+	paging   bool
+	after    int64
+	passed   bool
+	rest     *rest        // what the key waits for, nil if nothing
+	debts    []*segment   // pending until the line is drained, or has a row for certain
+	spill    *store.Entry // the first one that goes beyond what is held; it needs a row
 }
 
 // rest is what the first entry of a line waits for.
@@ -157,28 +161,29 @@ func (ln *lane) line(order store.Key) *line {
 	return l
 }
 
-// arrive takes an entry that was read. It reports whether the entry goes beyond
-// what is held of one key: then the key needs a blocked row for it, and the
-// reading is pending until it has that.
-func (b *board) arrive(ln *lane, rd *reading, e store.Entry, trait *trait, known bool, most int) (over bool) {
+// arrive takes an entry that was read, unless most entries of its key are held:
+// then those that follow are left behind a blocked row. Only the task of a line
+// writes its rows: a row for a later entry, written beside it, could take the
+// place of one whose entry has just ended, and uncover those in between.
+func (b *board) arrive(ln *lane, rd *reading, e store.Entry, trait *trait, known bool, most int) {
 	l := ln.line(e.Order)
 	at, there := l.find(e.Sequence)
 	switch {
 	case there, l.gapOf(e.Sequence) != nil:
-		return false
+		return
 	case l.row != 0 && e.Sequence < l.row:
 		// Two transactions that ran at the same time: the later number came first.
 	case l.paging && e.Sequence > l.after:
-		l.passed = true
-		return false
+		b.pass(l, rd.segment(ln))
+		return
 	case len(l.items) >= most && at == len(l.items):
-		l.paging, l.passed = true, true
-		l.after = l.items[at-1].entry.Sequence
-		if l.row != 0 {
-			return false
+		l.paging, l.after = true, l.items[at-1].entry.Sequence
+		b.pass(l, rd.segment(ln))
+		if l.row == 0 || l.unsure {
+			l.spill = &e
 		}
-		rd.segment(ln).pending++
-		return true
+		b.schedule(l)
+		return
 	}
 	if at == 0 {
 		l.until = time.Time{} // whatever it waited for, this one comes before
@@ -189,7 +194,16 @@ func (b *board) arrive(ln *lane, rd *reading, e store.Entry, trait *trait, known
 		l.suspect = true
 	}
 	b.schedule(l)
-	return false
+}
+
+// pass leaves an entry in the store. Where no row is certain to be before it, the
+// cursor stays before its reading.
+func (b *board) pass(l *line, s *segment) {
+	l.passed = true
+	if n := len(l.debts); (l.row == 0 || l.unsure) && (n == 0 || l.debts[n-1] != s) {
+		s.pending++
+		l.debts = append(l.debts, s)
+	}
 }
 
 // segment is the part of the reading that is the lane's.
@@ -256,36 +270,26 @@ func (b *board) drop(l *line, from, to int) {
 	}
 }
 
-// covers notes that a blocked row was written for an entry that the line does not
-// hold. The line may have been drained, and forgotten, meanwhile.
-func (b *board) covers(l *line, sequence int64) {
-	now := l.lane.line(l.order)
-	if now.row == 0 {
-		now.row = sequence
-	}
-	b.schedule(now)
-}
-
 // owe lets go of the items behind a row that was not known: they are read again
 // behind it, in order. Since nobody knows how old the look at that row was, the
 // cursor stays where it is until the line is drained, or has a row for certain.
 func (b *board) owe(l *line, sequence int64) {
+	l.row, l.unsure = sequence, true
 	at, _ := l.find(sequence)
 	for _, it := range l.items[at:] {
 		if it.segment != nil {
-			it.segment.pending++
-			l.debts = append(l.debts, it.segment)
+			b.pass(l, it.segment)
 		}
 	}
 	b.drop(l, at, len(l.items))
 }
 
-// pay ends what owe began.
+// pay lets the cursor go on: nothing that was passed by is without a row before it.
 func (b *board) pay(l *line) {
 	for _, s := range l.debts {
 		s.pending--
 	}
-	l.debts = nil
+	l.debts, l.spill, l.unsure = nil, nil, false
 }
 
 // mark is the cursor that may be stored for a lane: nothing before it is held.
@@ -303,7 +307,7 @@ func (ln *lane) mark() string {
 
 // idle tells that nothing is left of a line to remember.
 func (l *line) idle() bool {
-	return len(l.items) == 0 && l.row == 0 && !l.paging && len(l.gaps) == 0 && !l.check
+	return len(l.items) == 0 && l.row == 0 && l.leftover == 0 && !l.paging && len(l.gaps) == 0 && !l.check
 }
 
 // resting tells that the first entry of a line is at rest in the store, and
@@ -324,7 +328,7 @@ func (l *line) next() (at time.Time, never bool) {
 	if l.check {
 		return l.until, false
 	}
-	return l.until, len(l.items) == 0 && l.row == 0 && !l.paging && l.until.IsZero()
+	return l.until, len(l.items) == 0 && l.row == 0 && l.leftover == 0 && !l.paging && l.until.IsZero()
 }
 
 // schedule lets a line have its turn: now, or when its time has come.

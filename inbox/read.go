@@ -23,14 +23,6 @@ type reader struct {
 	target string     // where the last main reading went up to; "" before the first
 	taken  int        // board.taken when that was fixed
 	full   bool       // it waits for room in the window
-	spill  []spill    // entries whose keys are owed a blocked row
-}
-
-// spill is an entry that goes beyond what is held of one key.
-type spill struct {
-	line    *line
-	entry   store.Entry
-	segment *segment
 }
 
 // room is how many entries may still be read. The mutex is held.
@@ -70,9 +62,6 @@ func (in *Inbox[Tx]) read(ctx context.Context) {
 // readOn reads a page of every reading that is under way. It reports whether
 // there is more to be read at once.
 func (in *Inbox[Tx]) readOn(ctx context.Context) (more bool, err error) {
-	if err := in.coverSpill(ctx); err != nil {
-		return false, err
-	}
 	in.mu.Lock()
 	main := in.plan()
 	in.mu.Unlock()
@@ -101,7 +90,7 @@ func (in *Inbox[Tx]) readOn(ctx context.Context) (more bool, err error) {
 	}
 	in.reader.full = in.room() <= 0
 	behind := slices.ContainsFunc(in.reader.lags, func(rd *reading) bool { return len(rd.lanes) > 0 })
-	return !in.reader.full && (more || moreMain || behind || len(in.reader.spill) > 0), nil
+	return !in.reader.full && (more || moreMain || behind), nil
 }
 
 // plan gives the main reading, a new one if there is none. The mutex is held.
@@ -207,9 +196,6 @@ func (in *Inbox[Tx]) readPage(ctx context.Context, rd *reading) (more bool, err 
 	}
 	in.pump()
 	in.mu.Unlock()
-	if err := in.coverSpill(ctx); err != nil {
-		return false, err
-	}
 	return page.More, nil
 }
 
@@ -221,9 +207,7 @@ func (in *Inbox[Tx]) arrive(rd *reading, e *store.Entry, drained bool) {
 	}
 	in.clock.hear(e.Arrived)
 	known := drained || ln.catching && rd.since != "" // else what is done is left out
-	if in.board.arrive(ln, rd, *e, in.trait(e), known, in.most()) {
-		in.reader.spill = append(in.reader.spill, spill{ln.lines[e.Order], *e, rd.segment(ln)})
-	}
+	in.board.arrive(ln, rd, *e, in.trait(e), known, in.most())
 }
 
 // arrived ends a reading: its lanes have been read up to its end, but for those
@@ -242,31 +226,5 @@ func (in *Inbox[Tx]) arrived(rd *reading) {
 				in.board.schedule(l)
 			}
 		}
-	}
-}
-
-// coverSpill writes the blocked rows of keys of which more waits than is held.
-func (in *Inbox[Tx]) coverSpill(ctx context.Context) error {
-	for {
-		in.mu.Lock()
-		in.reader.spill = slices.DeleteFunc(in.reader.spill, func(s spill) bool { return s.line.lane.lost })
-		if len(in.reader.spill) == 0 {
-			in.mu.Unlock()
-			return nil
-		}
-		s := in.reader.spill[0]
-		hold := s.line.lane.hold
-		in.mu.Unlock()
-		if err := in.store.Block(ctx, store.Blocking{Hold: hold, Entry: &s.entry}); err != nil {
-			in.troubled(s.line, nil, err)
-			return err
-		}
-		in.mu.Lock()
-		in.reader.spill = slices.Delete(in.reader.spill, 0, 1)
-		if l := s.line; !l.lane.lost {
-			s.segment.pending--
-			in.board.covers(l, s.entry.Sequence)
-		}
-		in.mu.Unlock()
 	}
 }

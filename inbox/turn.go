@@ -97,9 +97,11 @@ func (in *Inbox[Tx]) step(t *task, l *line) bool {
 	if len(l.items) > 0 {
 		it = l.items[0]
 	}
-	check, behind, row := l.check, l.paging, l.row != 0
+	check, behind, row, spill := l.check, l.paging, l.row != 0 || l.leftover != 0, l.spill
 	in.mu.Unlock()
 	switch {
+	case spill != nil:
+		return in.coverSpill(ln.ctx, l, spill)
 	case resting:
 		return in.page(ln.ctx, l)
 	case check:
@@ -112,6 +114,21 @@ func (in *Inbox[Tx]) step(t *task, l *line) bool {
 		return in.unblock(ln.ctx, l)
 	}
 	return false
+}
+
+// coverSpill writes the blocked row behind what is held of a key.
+func (in *Inbox[Tx]) coverSpill(ctx context.Context, l *line, e *store.Entry) bool {
+	if err := in.store.Block(ctx, store.Blocking{Hold: l.lane.hold, Entry: e}); err != nil {
+		return in.troubled(l, nil, err)
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if l.lane.lost {
+		return false
+	}
+	l.row, l.leftover = e.Sequence, 0
+	in.board.pay(l)
+	return true
 }
 
 // page reads more of what waits behind a blocked row.
@@ -167,7 +184,10 @@ func (in *Inbox[Tx]) page(ctx context.Context, l *line) bool {
 // unblock removes the row of a key of which nothing waits any more.
 func (in *Inbox[Tx]) unblock(ctx context.Context, l *line) bool {
 	in.mu.Lock()
-	row, hold := l.row, l.lane.hold
+	if l.row != 0 {
+		l.leftover, l.row = l.row, 0
+	}
+	row, hold := l.leftover, l.lane.hold
 	in.mu.Unlock()
 	if err := in.store.Unblock(ctx, hold, l.order, row); err != nil {
 		return in.troubled(l, nil, err)
@@ -177,10 +197,8 @@ func (in *Inbox[Tx]) unblock(ctx context.Context, l *line) bool {
 	if l.lane.lost {
 		return false
 	}
-	if l.row == row {
-		l.row = 0
-		in.board.drained++
-	}
+	l.leftover = 0
+	in.board.drained++
 	return true
 }
 
