@@ -593,3 +593,35 @@ func TestTheNameOfAHeaderHasNoCase(t *testing.T) {
 		b.answers(b.post("hub", body, header...), 200)
 	}
 }
+
+func TestASignedChallengeIsAnsweredAndAnUnsignedOneIsNot(t *testing.T) {
+	t.Parallel()
+	config := source.Config{Secrets: []source.Secret{source.NewSecret("now", gitHubSecret)}}
+	b := between(t, nil, []Source{
+		{Name: "slack", Contract: source.Slack(), Types: []string{"*"}, Config: config},
+		{Name: "zoom", Contract: source.Zoom(), Types: []string{"*"}, Config: config},
+	})
+	for name, body := range map[string]string{
+		"slack": `{"type":"url_verification","challenge":"canary-challenge"}`,
+		"zoom":  `{"event":"endpoint.url_validation","event_ts":1,"payload":{"plainToken":"canary-challenge"}}`,
+	} {
+		stamp := fmt.Sprint(time.Now().Unix())
+		front := map[string]string{"slack": "X-Slack-", "zoom": "x-zm-"}[name]
+		sum := strings.TrimPrefix(signed(gitHubSecret, "", "", []byte("v0:"+stamp+":"+body))[1], "sha256=")
+		send := func(sum string) *http.Response {
+			return b.post(name, []byte(body), front+"Signature", "v0="+sum, front+"Request-Timestamp", stamp)
+		}
+		if text := b.answers(send(sum), 200); !strings.Contains(text, "canary-challenge") {
+			t.Errorf("%s: answer %q", name, text)
+		}
+		if text := b.answers(send(strings.Repeat("0", 64)), 401); text != "" {
+			t.Errorf("%s, forged: answer %q", name, text)
+		}
+		if text := b.answers(b.post(name, []byte(body)), 401); text != "" {
+			t.Errorf("%s, unsigned: answer %q", name, text)
+		}
+	}
+	if len(b.entries())+len(b.quarantined()) != 0 || b.count("ignored", "handshake") != 2 {
+		t.Errorf("sights %+v", b.sights)
+	}
+}
