@@ -25,6 +25,10 @@ func onBoth(t *testing.T, test func(t *testing.T, place string)) {
 		t.Parallel()
 		test(t, "store: sqlite:"+filepath.Join(t.TempDir(), "unavez.db"))
 	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, migrated(t))
+	})
 }
 
 // shopSecret signs what the sender of these tests sends.
