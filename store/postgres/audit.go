@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,13 +31,11 @@ func Audit(ctx context.Context, pool *pgxpool.Pool, opts *store.AuditOptions) ([
 	}
 	var codes []string
 	for _, i := range store.Invariants() {
-		if !slices.Contains(unproven(), i.Code) {
-			codes = append(codes, i.Code)
-		}
+		codes = append(codes, i.Code)
 	}
 	a := &auditor{pool: pool, o: o, Proofs: store.NewProofs(o.Offenders, codes...)}
 	for _, part := range []func(context.Context) error{
-		func(ctx context.Context) error { return a.schema(ctx, all) }, a.rings, a.keys, a.places,
+		func(ctx context.Context) error { return a.schema(ctx, all) }, a.rings, a.keys, a.places, a.queue,
 	} {
 		if err := part(ctx); err != nil {
 			return nil, fmt.Errorf("postgres store: audit: %w", classify(err))
@@ -46,9 +43,6 @@ func Audit(ctx context.Context, pool *pgxpool.Pool, opts *store.AuditOptions) ([
 	}
 	return a.All(), nil
 }
-
-// unproven are the invariants of the queue.
-func unproven() []string { return []string{store.EntryTrue, store.NonePassed, store.BlockedTrue} }
 
 // auditor is one audit.
 type auditor struct {
@@ -109,7 +103,7 @@ func (l *layoutFound) read(places []string) (all []string) {
 // what was deleted with its rows would still be there.
 func (a *auditor) snapshot(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx, l *layoutFound) error) error {
 	ms := strconv.FormatInt(a.o.Limit.Milliseconds(), 10)
-	tables := append(append(outcomePlaces(), tombstonePlaces()...), "attempt", "step", "transition", "ledger", "slot", "setting")
+	tables := append(append(outcomePlaces(), tombstonePlaces()...), "attempt", "step", "transition", "ledger", "slot", "setting", "queue_0", "queue_1", "queue_2", "queue_3", "lane", "blocked")
 	begin := "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL statement_timeout = " + ms + "; SET LOCAL lock_timeout = " + ms +
 		"; SET LOCAL idle_in_transaction_session_timeout = 60000; LOCK TABLE unavez." + strings.Join(tables, ", unavez.") + " IN ACCESS SHARE MODE"
 	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {

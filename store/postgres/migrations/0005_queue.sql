@@ -834,8 +834,7 @@ END $$;
 -- them arrived. It looks at the newest rows, at most so many, and at those that
 -- are known to wait.
 CREATE FUNCTION unavez.depth(most integer) RETURNS TABLE (source text, waits bigint, oldest timestamptz)
-LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN QUERY
         WITH w AS MATERIALIZED (
