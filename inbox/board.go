@@ -185,7 +185,7 @@ func (b *board) arrive(ln *lane, rd *reading, e store.Entry, trait *trait, known
 		b.schedule(l)
 		return
 	}
-	if at == 0 {
+	if at == 0 && len(l.items) > 0 {
 		l.until = time.Time{} // whatever it waited for, this one comes before
 	}
 	b.hold(l, &item{entry: e, trait: trait, segment: rd.segment(ln), known: known})
