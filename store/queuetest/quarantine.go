@@ -43,7 +43,7 @@ func quarantineKept[Tx any](b *bed[Tx]) {
 	b.quarantines(b.worker(0), q)
 	other := q
 	other.Reason, other.Payload = "type", []byte("another")
-	b.quarantines(b.worker(1), other, q)
+	b.quarantines(b.worker(1), q, other)
 	got, err := b.worker(1).quarantine.ShowQuarantined(b.ctx, q.Key)
 	b.must("ShowQuarantined", err)
 	note, err := got.Note.Encode()
