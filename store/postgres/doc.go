@@ -90,6 +90,33 @@
 // looked at once more under that lock. Slots under a megabyte are purged row by
 // row and need none of this.
 //
+// # Queue
+//
+// Entries lie in a ring of four slots too, insert-only. An append is one trip and
+// one commit, and draws its sequence after the last entry has arrived; inside a
+// caller's transaction it holds the locks of its ordering keys meanwhile. Readers
+// take the difference of two snapshots, so that nothing that commits late is
+// missed or comes before what it was appended after, and a transaction that stays
+// open costs them nothing. Who runs entries holds their lane: every gate, claim,
+// finish, batch and block of it takes the lane's lock shared and raises unless the
+// epoch is its own, in the same trip; a takeover takes it alone, and then raises
+// the epoch.
+//
+//	empty ── turn ──► current ── half of Payloads, or full ──► sealed ── closed ──► all done or carried over ──► empty
+//
+// A turn waits a moment for the appends under way. What is not done when a slot is
+// to be emptied is carried to the current slot with its sequence. As long as an
+// entry is in the queue the ledger remembers that it is done.
+//
+//	step             crash                 pause                          race                            answer lost
+//	append           nothing of it is kept nothing: one statement         one row; the others duplicates  ErrCommitUnknown; again is safe
+//	enqueue          as its transaction    as its transaction             waits for the ordering key      as its transaction
+//	batch            rolled back           idle timeout ends it           ErrDuplicate, all rolled back   ErrCommitUnknown, Settle decides
+//	lane             lease runs out        epoch + 1 wins: ErrLaneLost    one takes it                    taken anew by the next round
+//	block, unblock   nothing or all of it  epoch + 1 wins: ErrLaneLost    the smallest sequence stays     again is safe
+//	turn, close,     its transaction is    appends go on, or into the     one purges                      the next purge goes on from
+//	carry, empty     undone                next slot                                                      what is committed
+//
 // # Limits, and the errors that tell them
 //
 //	over the limit of the transaction                  store.ErrLimit
@@ -99,15 +126,20 @@
 //	lock not to be had in time                         store.ErrUnavailable
 //	missing right, missing schema                      an error that names the command
 //	a stored result does not match its checksum        store.ErrDamaged
+//	a lane of another holder, or that is taken over    store.ErrLaneLost
+//	no room in the queue                               store.ErrFull
 //
 // A handler's own errors, such as a violated constraint of its table, are
 // returned as they are. What a handler sends over [Tx.Conn] is not looked at: a
 // COMMIT there commits what was written so far, and the engine commits no outcome.
 //
-// Above READ COMMITTED outcomes must be kept in one table (Settings.NoRing).
+// Above READ COMMITTED outcomes must be kept in one table (Settings.NoRing), and
+// there are no lanes and no batches. A transaction that keeps a turn of the queue
+// waiting for longer than half a slot's time, and appends a key that another one
+// appends meanwhile, may put it into two slots; the ledger decides which runs.
 //
 // PgBouncer in transaction mode works: nothing is kept in the session. Use
 // pgx.QueryExecModeExec or pgx.QueryExecModeCacheDescribe there, or PgBouncer
 // 1.21 or newer with max_prepared_statements; no parameter of a session in the
-// URL, which it refuses.
+// URL, which it refuses. Signals (Listen) are not heard there: workers poll.
 package postgres

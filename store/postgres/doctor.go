@@ -28,6 +28,9 @@ type DoctorOptions struct {
 	Retention time.Duration
 	// Limit is the longest limit of their transactions; default 10 s.
 	Limit time.Duration
+	// Batch is the most operations that one transaction has; default 1. Each
+	// holds a lock to its end.
+	Batch int
 }
 
 // The names of the checks.
@@ -435,7 +438,8 @@ func (d *doctor) capacity(ctx context.Context) error {
 		return err
 	}
 	room := d.number("max_locks_per_transaction") * (d.number("max_connections") + d.number("max_prepared_transactions"))
-	d.See(checkLocks, store.Warning, locks > room/4 || d.most*locksEach > room/4, "%d of %d in use; this worker's %d connections may hold about %d", locks, room, d.most, d.most*locksEach)
+	may := d.most * (locksEach + int64(max(d.o.Batch, 1)) - 1)
+	d.See(checkLocks, store.Warning, locks > room/4 || may > room/4, "%d of %d in use; this worker's %d connections may hold about %d", locks, room, d.most, may)
 	free := d.number("max_connections") - d.number("superuser_reserved_connections") - d.number("reserved_connections") - clients + 1 // but for this one
 	d.See(checkConnections, store.Warning, free < d.most-d.mine, "%d of %d are free, this worker may open %d more", max(free, 0), d.number("max_connections"), d.most-d.mine)
 	return nil

@@ -119,6 +119,7 @@ func TestDoctorRefusesAServerThatLoses(t *testing.T) {
 	}
 	sees(t, seen, "postgres.autovacuum", store.Warning, "autovacuum off; autovacuum_vacuum_insert_threshold -1")
 	sees(t, seen, "postgres.locks", store.Warning, "16 connections may hold about 384")
+	sees(t, doctor(t, pool, &postgres.DoctorOptions{Batch: 50}), "postgres.locks", store.Warning, "16 connections may hold about 1168")
 	sees(t, seen, "postgres.connections", store.Warning, "of 20 are free, this worker may open 16 more")
 	sees(t, seen, "postgres.checksums", store.Warning, "zero_damaged_pages on")
 	sees(t, seen, "postgres.schema", store.Refused, "none")
