@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/unavez/unavez/httpkey"
+	"github.com/unavez/unavez/inbox"
 )
 
 func TestEveryKeyOfTheConfigurationIsOnItsPage(t *testing.T) {
@@ -56,5 +58,51 @@ func TestEveryKeyOfTheConfigurationIsOnItsPage(t *testing.T) {
 	}
 	if keys < 50 {
 		t.Errorf("only %d keys found", keys)
+	}
+}
+
+// TestThePageOfDefaultsIsThatOfTheInbox compares docs/defaults.md with what an
+// empty configuration gets.
+func TestThePageOfDefaultsIsThatOfTheInbox(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/defaults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(strings.Replace(receiving, "contract: stripe", "contract: stripe, reconcile: [{url: https://api.stripe.com}]", 1), "unknown: hold", "unknown: hold, order_by: [id], version: version, contiguous: true", 1)
+	c, err := Parse([]byte("alerts: {url: https://hooks.example, secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw]}\n"+text), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, effect := c.Sources[0], c.Effects[0]
+	said := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| [^|]+ \\| ([^|]+) \\| `([a-z_]+[.\\[][^`]*)` \\|$").FindAllSubmatch(page, -1) {
+		said[string(row[2])] = string(row[1])
+	}
+	is := map[string]any{
+		"inbox.retention": DefaultInboxRetention, "inbox.tombstone": effect.Tombstone, "inbox.lease": c.Inbox.Lease, "inbox.flush": c.Inbox.Flush,
+		"inbox.flush_size": c.Inbox.FlushSize, "inbox.poll": c.Inbox.Poll, "inbox.concurrency": c.Inbox.Concurrency, "inbox.window": c.Inbox.Window,
+		"sources[].body_limit": int64(source.BodyLimit), "sources[].reconcile[].interval": source.Reconcile[0].Interval,
+		"sources[].reconcile[].overlap": source.Reconcile[0].Overlap, "sources[].reconcile[].timeout": source.Reconcile[0].Timeout,
+		"sources[].fetch.timeout": DefaultFetchTimeout, "effects[].retry.first": effect.Retry.First, "effects[].retry.longest": effect.Retry.Longest,
+		"effects[].retry.attempts": effect.Retry.Attempts, "effects[].retry.age": effect.Retry.Age, "effects[].gap_wait": effect.GapWait,
+		"effects[].send.timeout": effect.Send.Timeout, "alerts.timeout": c.Alerts.Timeout,
+	}
+	for name, value := range is {
+		if said[name] != fmt.Sprint(value) {
+			t.Errorf("%s is %v, the page says %q", name, value, said[name])
+		}
+	}
+	if len(said) != len(is) {
+		t.Errorf("the page has %d rows, the code %d settings: %v", len(said), len(is), said)
+	}
+	// The library's own are the same.
+	for name, pair := range map[string][2]any{
+		"lease": {inbox.DefaultLease, DefaultLaneLease}, "poll": {inbox.DefaultPoll, DefaultPoll}, "concurrency": {inbox.DefaultConcurrency, DefaultConcurrency},
+		"window": {inbox.DefaultWindow, DefaultWindow}, "retention": {inbox.DefaultRetention, DefaultInboxRetention}, "tombstone": {inbox.DefaultTombstone, DefaultInboxTombstone},
+	} {
+		if fmt.Sprint(pair[0]) != fmt.Sprint(pair[1]) {
+			t.Errorf("%s: the library has %v, the binary %v", name, pair[0], pair[1])
+		}
 	}
 }
