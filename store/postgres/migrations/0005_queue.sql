@@ -613,12 +613,12 @@ BEGIN
         INSERT INTO unavez.blocked (ordering, sequence, lane, gap, key, operation) VALUES (entry_order, entry_sequence, lane_number, true, entry_key, operation_key)
             ON CONFLICT (ordering, sequence) DO UPDATE SET gap = true, key = excluded.key, operation = excluded.operation;
     ELSE
-        DELETE FROM unavez.blocked b WHERE b.ordering = entry_order AND b.sequence = entry_sequence AND b.gap
-            AND NOT EXISTS (SELECT FROM unavez.blocked x WHERE x.ordering = entry_order AND NOT x.gap AND x.sequence < entry_sequence);
         -- The row of an earlier entry that is done gives way.
         DELETE FROM unavez.blocked b WHERE b.ordering = entry_order AND NOT b.gap AND b.sequence < entry_sequence
             AND NOT EXISTS (SELECT FROM unavez.queue q WHERE q.key = b.key
                 AND NOT EXISTS (SELECT FROM unavez.memory m WHERE m.key = b.key AND m.forgets > q.arrived));
+        DELETE FROM unavez.blocked b WHERE b.ordering = entry_order AND b.sequence = entry_sequence AND b.gap
+            AND NOT EXISTS (SELECT FROM unavez.blocked x WHERE x.ordering = entry_order AND NOT x.gap AND x.sequence < entry_sequence);
         INSERT INTO unavez.blocked AS b (ordering, sequence, lane, gap, key, operation) VALUES (entry_order, entry_sequence, lane_number, false, entry_key, operation_key)
             ON CONFLICT (ordering) WHERE NOT gap DO UPDATE SET sequence = excluded.sequence, key = excluded.key, operation = excluded.operation
             WHERE excluded.sequence < b.sequence;
