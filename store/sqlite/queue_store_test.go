@@ -187,14 +187,25 @@ func TestRoomCountsWhatIsNotDone(t *testing.T) {
 			}
 			return c.Full
 		}
+		// For a moment after something was done, a queue that was full may still say so.
+		fits := func(e ...store.Entry) {
+			t.Helper()
+			eventually(t, "there is room", func() bool {
+				_, err := s.Append(t.Context(), store.Arrival{Entries: e})
+				if err != nil && !errors.Is(err, store.ErrFull) {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+		}
 		// What is done takes no room, however long it is kept.
 		for i := range 10 {
-			w.append(t, store.New, numbered("done", i))
+			fits(numbered("done", i))
 			w.done(t, numbered("done", i))
 		}
-		w.append(t, store.New, numbered("a", 0), numbered("a", 1))
+		fits(numbered("a", 0), numbered("a", 1))
 		refused(numbered("a", 2), numbered("a", 3))
-		w.append(t, store.New, numbered("a", 2))
+		fits(numbered("a", 2))
 		refused(numbered("a", 3))
 		eventually(t, "the queue is full", func() bool { return full() == 1 })
 		w.append(t, store.Duplicate, numbered("a", 0), numbered("done", 3))
@@ -224,13 +235,7 @@ func TestRoomCountsWhatIsNotDone(t *testing.T) {
 			t.Errorf("append by another worker: %v", err)
 		}
 		w.done(t, numbered("a", 1))
-		eventually(t, "there is room again", func() bool {
-			_, err := s.Append(t.Context(), store.Arrival{Entries: []store.Entry{numbered("a", 3)}})
-			if err != nil && !errors.Is(err, store.ErrFull) {
-				t.Fatal(err)
-			}
-			return err == nil
-		})
+		fits(numbered("a", 3))
 		refused(numbered("a", 4))
 	})
 }
