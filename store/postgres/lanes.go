@@ -30,11 +30,15 @@ func (s *Store) Keep(ctx context.Context, k store.Keeping) (store.Share, error) 
 	numbers, epochs, cursors := marks(k.Marks)
 	var workers int
 	var held, free []int32
-	const text = "SELECT workers, held, free FROM unavez.keep($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.int4[], $4::pg_catalog.int8[], $5::pg_catalog.text[])"
-	if err := lost(s.row(ctx, text, []any{k.Worker, microseconds(k.Lease), numbers, epochs, cursors}, &workers, &held, &free)); err != nil {
+	const text = "SELECT workers, held, free FROM unavez.keep($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.int4[], $4::pg_catalog.int8[], $5::pg_catalog.text[], $6::pg_catalog.bool)"
+	if err := lost(s.row(ctx, text, []any{k.Worker, microseconds(k.Lease), numbers, epochs, cursors, k.Leaving}, &workers, &held, &free)); err != nil {
 		return store.Share{}, err
 	}
-	share := (s.lanes + workers - 1) / workers
+	share := 0
+	if !k.Leaving {
+		workers = max(workers, 1) // this one, although a round may take longer than a lease
+		share = (s.lanes + workers - 1) / workers
+	}
 	most := share - len(held)
 	if k.Most > 0 {
 		most = min(most, k.Most)

@@ -503,14 +503,18 @@ END $$;
 -- cursors, and tells how many workers live and which lanes may be taken. Its
 -- commit does not wait for the disk: what a crash takes back makes a lease run
 -- out early, and that decides nothing.
-CREATE FUNCTION unavez.keep(worker_name text, lease bigint, numbers integer[], epochs bigint[], cursors text[], OUT workers integer, OUT held integer[], OUT free integer[])
+CREATE FUNCTION unavez.keep(worker_name text, lease bigint, numbers integer[], epochs bigint[], cursors text[], leaving boolean, OUT workers integer, OUT held integer[], OUT free integer[])
 LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     until timestamptz := clock_timestamp() + lease * interval '1 microsecond';
     ignored text;
 BEGIN
     ignored := set_config('synchronous_commit', 'off', true);
-    INSERT INTO unavez.worker (name, expires) VALUES (worker_name, until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires;
+    IF leaving THEN
+        DELETE FROM unavez.worker w WHERE w.name = worker_name;
+    ELSE
+        INSERT INTO unavez.worker (name, expires) VALUES (worker_name, until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires;
+    END IF;
     DELETE FROM unavez.worker w WHERE w.name IN (SELECT x.name FROM unavez.worker x WHERE x.expires <= clock_timestamp() FOR UPDATE SKIP LOCKED);
     WITH mine AS (
         SELECT l.number, m.cursor FROM unavez.lane l JOIN unnest(numbers, epochs, cursors) AS m(number, epoch, cursor) ON m.number = l.number
