@@ -59,7 +59,7 @@ func (m inMemory) rows(testing.TB) map[string]string { return m.All() }
 
 // bed is one test's database and workers.
 type bed[Tx any] struct {
-	minute func() // lets one pass, in a bubble
+	pass func(time.Duration) // lets time pass, in a bubble
 	*testing.T
 	database[Tx]
 	queue backend[Tx] // the test's own view

@@ -65,7 +65,7 @@ func inBubble(t *testing.T, run func(b *bed[*memory.Tx])) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
-		b.minute = func() { time.Sleep(time.Minute) }
+		b.pass = func(d time.Duration) { time.Sleep(d) }
 		run(b)
 	})
 }
@@ -223,7 +223,7 @@ func TestHowAFailureIsDeclaredDecides(t *testing.T) {
 			"exits": store.Dead, "slow": store.Dead, "discarded": store.Discarded,
 		}
 		for name, e := range all {
-			b.eventually(name, func() bool { b.minute(); return b.state(e).State == want[name] })
+			b.eventually(name, func() bool { b.pass(time.Minute); return b.state(e).State == want[name] })
 		}
 		for name, runs := range map[string]int{"permanent": 1, "later": 2, "old": 2, "panics": 3, "exits": 3, "slow": 3, "discarded": 1} {
 			if got := d.of(name); len(got) != runs {
@@ -348,7 +348,7 @@ func TestWhatFailsOutsideIsGivenUpAfterItsLimits(t *testing.T) {
 		for name, runs := range map[string]int{"busy": 3, "unsent": 3, "old": 2} {
 			e := queued("send.v1", name, name)
 			b.append(e)
-			b.eventually(name, func() bool { b.minute(); return b.state(e).State == store.Dead })
+			b.eventually(name, func() bool { b.pass(time.Minute); return b.state(e).State == store.Dead })
 			if got := d.of(name); len(got) != runs {
 				t.Errorf("%s ran %d times, want %d", name, len(got), runs)
 			}

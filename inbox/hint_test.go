@@ -93,9 +93,9 @@ func TestHintsOfOneResourceShareAFetch(t *testing.T) {
 		for n := range 50 {
 			m.hint(b)
 			api.change(fmt.Sprintf("2026-01-01T00:00:%02d+0000", n+1), n+2)
-			time.Sleep(18 * time.Millisecond)
+			b.pass(18 * time.Millisecond)
 		}
-		time.Sleep(2 * time.Second)
+		b.pass(2 * time.Second)
 		synctest.Wait()
 		b.settled()
 		if n := api.count(); n != 2 {
@@ -112,21 +112,21 @@ func TestHintsOfOneResourceShareAFetch(t *testing.T) {
 		}
 
 		// A minute later the same bytes are another change.
-		time.Sleep(20 * time.Second)
+		b.pass(20 * time.Second)
 		api.change("2026-01-01T00:02:00+0000", 99)
 		m.hint(b)
-		time.Sleep(time.Second)
+		b.pass(time.Second)
 		if n := api.count(); n != 3 {
 			t.Errorf("%d fetches, want a third", n)
 		}
 		// Another content under the same version is applied as well, and the same
 		// content is not.
-		time.Sleep(20 * time.Second)
+		b.pass(20 * time.Second)
 		api.change("2026-01-01T00:02:00+0000", 98)
 		m.hint(b)
-		time.Sleep(20 * time.Second)
+		b.pass(20 * time.Second)
 		m.hint(b)
-		time.Sleep(time.Second)
+		b.pass(time.Second)
 		if got, want := b.rows(b.T)["product"], `{"id":42,"updated_at":"2026-01-01T00:02:00+0000","stock":98}`; got != want {
 			t.Errorf("the product is %s, want %s", got, want)
 		}
@@ -200,7 +200,7 @@ func TestOvertakenFetchAppendsNothing(t *testing.T) {
 		})
 		close(release)
 		view.resume()
-		time.Sleep(20 * time.Second)
+		b.pass(20 * time.Second)
 		rows, err := b.queue.Waiting(b.Context(), nil, store.Place{}, 10)
 		if got := b.rows(b.T)["product"]; got != `{"id":42,"updated_at":"2026-01-01T00:00:02+0000","stock":2}` || err != nil || len(rows) != 0 {
 			t.Errorf("the product is %s, %d rows, %v", got, len(rows), err)

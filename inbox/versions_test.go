@@ -97,7 +97,7 @@ func TestGapThatDoesNotCloseIsLeftForItsOwner(t *testing.T) {
 		b.start(b.worker(calm(), nil, nil, effect))
 		early := versioned("5", "5")
 		b.append(versioned("1", "1"), early)
-		time.Sleep(time.Hour)
+		b.pass(time.Hour)
 		synctest.Wait()
 		if told := b.told(); len(told) != 0 {
 			t.Fatalf("told %q within the time", told)
