@@ -40,6 +40,7 @@ type marked struct{}
 func (marked) Acquire(context.Context, string, lease.Value, time.Duration) (bool, lease.Value, time.Duration, error) {
 	return false, lease.Value{Completed: true}, time.Minute, nil
 }
+
 func (marked) Renew(context.Context, string, string, time.Duration) (bool, error) { return false, nil }
 func (marked) Release(context.Context, string, string) error                      { return nil }
 
