@@ -358,9 +358,9 @@ func memoryFolder(t *testing.T) string {
 func TestPowerCutLosesNothingThatWasSaid(t *testing.T) {
 	t.Parallel()
 	for _, c := range []powerCut{
-		{name: "full", images: 70, long: 3000},
-		{name: "normal", o: sqlite.Options{Synchronous: sqlite.Normal}, loses: true, images: 15, long: 1000},
-		{name: "full-on-a-disk-that-lies", lies: true, loses: true, images: 15, long: 1000},
+		{name: "full", images: 20, long: 3000},
+		{name: "normal", o: sqlite.Options{Synchronous: sqlite.Normal}, loses: true, images: 8, long: 1000},
+		{name: "full-on-a-disk-that-lies", lies: true, loses: true, images: 8, long: 1000},
 	} {
 		for name, drv := range drivers() {
 			t.Run(c.name+"/"+name, func(t *testing.T) {
