@@ -112,7 +112,7 @@ func TestAppendUnderWayIsNotLostWithItsSlot(t *testing.T) {
 	if said := w.append(t, late); said[0] != store.Duplicate {
 		t.Errorf("appended again: %v", said)
 	}
-	for range 4 {
+	for range 2 {
 		d.advance(t, half)
 		w.purge(t)
 		if got, _ := w.read(t, "", 10); !slices.Equal(namesOf(got), []string{"late", "beside"}) {
