@@ -323,6 +323,9 @@ func (l *line) resting() (due time.Time, is bool) {
 // something happens elsewhere.
 func (l *line) next() (at time.Time, never bool) {
 	if due, is := l.resting(); is {
+		if due.Before(l.until) && !due.IsZero() {
+			due = l.until // the store had trouble when it was due
+		}
 		return due, due.IsZero()
 	}
 	if l.check {
