@@ -109,9 +109,9 @@ func (s *scene[Tx]) refuses(w *worker[Tx], client string) func(context.Context, 
 func TestTransactionModeUnderEveryFault(t *testing.T) {
 	t.Parallel()
 	exploreAll(t, []plan{
-		{doFlow[tx](), single(1), single(3)},
-		{crowdFlow[tx](), single(0), single(1)},
-		{waitFlow[tx](), single(1), single(2)},
-		{refuseFlow[tx](), single(1), single(3)},
+		{doFlow[tx](), single(1), far(3)},
+		{crowdFlow[tx](), single(0), far(1)},
+		{waitFlow[tx](), single(1), far(2)},
+		{refuseFlow[tx](), single(1), far(3)},
 	})
 }

@@ -88,15 +88,25 @@ const (
 	GiveBack = "give back" // and given back
 	Mark     = "mark"      // or turned into the mark of a commit
 
-	List     = "list"     // what an operator sees
-	Show     = "show"     // of one operation
-	Counts   = "counts"   // of all
-	Release  = "release"  // an operator lets an operation go on
-	Redrive  = "redrive"  // or a dead one
-	Complete = "complete" // or ends it
-	Discard  = "discard"  // or ends it without its effect
-	Purge    = "purge"    // upkeep forgets
-	Expire   = "expire"   // and finds leases that ran out
+	List      = "list"      // what an operator sees
+	Show      = "show"      // of one operation
+	Counts    = "counts"    // of all
+	Release   = "release"   // an operator lets an operation go on
+	Redrive   = "redrive"   // or a dead one
+	Complete  = "complete"  // or ends it
+	Discard   = "discard"   // or ends it without its effect
+	Append    = "append"    // entries are made durable
+	Take      = "take"      // lanes are kept and taken
+	HandBack  = "hand back" // and given up
+	Snapshot  = "snapshot"  // entries are read
+	Followers = "followers" // of one ordering key
+	Load      = "load"      // one with its payload
+	Waiting   = "waiting"   // ordering keys that wait
+	Block     = "block"     // one begins to
+	Unblock   = "unblock"   // and ends
+
+	Purge  = "purge"  // upkeep forgets
+	Expire = "expire" // and finds leases that ran out
 )
 
 // Kinds gives the faults that a step can have.
@@ -109,13 +119,14 @@ func Kinds(step string) []Kind {
 		return append([]Kind{Fail, Cut, Panic}, stand...)
 	case Run:
 		return append([]Kind{Panic}, stand...)
-	case Commit, OwnCommit, Claim, Renew, Rest, Save, Call, Serve, Release, Redrive, Complete, Discard, Purge, Expire:
+	case Commit, OwnCommit, Claim, Renew, Rest, Save, Call, Serve, Release, Redrive, Complete, Discard, Purge, Expire,
+		Append, Take, HandBack, Block, Unblock:
 		return append([]Kind{Fail, Lose, Cut, Late, Die}, stand...)
 	case Rollback:
 		return []Kind{Cut, Pause, Stop, Kill}
 	case Insert:
 		return []Kind{Fail, Cut, Pause, Stop, Kill, Die}
-	case Look, Settle, Peek, Steps, Verdict, Probe, List, Show, Counts:
+	case Look, Settle, Peek, Steps, Verdict, Probe, List, Show, Counts, Snapshot, Followers, Load, Waiting:
 		return []Kind{Fail, Pause, Stop, Kill}
 	case Acquire:
 		return append([]Kind{Fail, Lose, Late, Lie, Forget, Die}, stand...)
@@ -170,6 +181,9 @@ type Note struct {
 	Key store.Key
 	// Fence under which the step was made, or which it gave.
 	Fence int64
+	// Hold is the lane that the step belongs to, and Held are those that it gave.
+	Hold store.Hold
+	Held []store.Held
 	// Verdict of a gate or a claim.
 	Verdict store.State
 	// To is the state that the step was to bring about.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,6 +39,9 @@ func flaws() []flaw {
 		{"what settles a caller's commit does not wait for it", joinFlow[tx], "I1", func(s backing[tx]) backing[tx] { return settlingEarly{s} }},
 		{"a lease that was taken over is renewed", func() *flow[tx] { return longFlow[tx]() }, "I6", func(s backing[tx]) backing[tx] { return renewing{s} }},
 		{"a person ends what has ended", personFlow[tx], "I8", func(s backing[tx]) backing[tx] { return ending{s} }},
+		{"events are acknowledged before they are stored", func() *flow[tx] { return inboxFlow(singly) }, "I4", func(s backing[tx]) backing[tx] { return forgetting{s.(*memory.Store)} }},
+		{"a lane does not look at its epoch", func() *flow[tx] { return inboxFlow(singly) }, "I6", func(s backing[tx]) backing[tx] { return laneless{s.(*memory.Store)} }},
+		{"an entry is read behind one that came later", func() *flow[tx] { return inboxFlow(singly) }, "I7", func(s backing[tx]) backing[tx] { return &impatient{Store: s.(*memory.Store)} }},
 		{"rows are committed without their outcome", doFlow[tx], "I8", func(s backing[tx]) backing[tx] { return bare{s} }},
 	}
 }
@@ -48,7 +52,8 @@ func TestSearchFindsEveryFlaw(t *testing.T) {
 	for _, f := range flaws() {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			e := explore(t, f.flow(), search{bounds: bounds{faults: 1, aftermath: 1}, flaw: f.store, until: f.breaks})
+			e := newEvidence(f.name)
+			explore(t, f.flow(), search{bounds: []bounds{single(0)}, flaw: f.store, until: f.breaks}, e)
 			if e.Sometimes["broken "+f.breaks] == 0 {
 				t.Errorf("not found in %d schedules; %d violations of others: %v", e.Schedules, e.Violations, e.Sometimes)
 			}
@@ -227,4 +232,45 @@ func (s ending) Complete(ctx context.Context, action store.Action, result store.
 		return nil
 	}
 	return err
+}
+
+// forgetting acknowledges what it has not stored.
+type forgetting struct{ *memory.Store }
+
+func (s forgetting) Append(_ context.Context, a store.Arrival) ([]store.Appended, error) {
+	all := make([]store.Appended, len(a.Entries))
+	for i := range all {
+		all[i] = store.New
+	}
+	return all, nil
+}
+
+// laneless lets every worker into every lane.
+type laneless struct{ *memory.Store }
+
+func (s laneless) Begin(ctx context.Context, gate store.Gate) (store.Txn[tx], store.Verdict, error) {
+	gate.Hold = store.Hold{}
+	return s.Store.Begin(ctx, gate)
+}
+
+// impatient shows the first entry behind the second.
+type impatient struct {
+	*memory.Store
+	mu   sync.Mutex
+	held []store.Entry
+	done bool
+}
+
+func (s *impatient) Read(ctx context.Context, reading store.Reading) (store.Page, error) {
+	page, err := s.Store.Read(ctx, reading)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil || s.done:
+	case s.held == nil && len(page.Entries) > 0:
+		s.held, page.Entries = page.Entries[:1], page.Entries[1:]
+	case s.held != nil && len(page.Entries) > 0:
+		page.Entries, s.done = append(page.Entries, s.held...), true
+	}
+	return page, err
 }

@@ -87,5 +87,5 @@ func (s *scene[Tx]) request(ctx context.Context, w *worker[Tx], client string) (
 
 func TestRequestsUnderEveryFault(t *testing.T) {
 	t.Parallel()
-	exploreAll(t, []plan{{httpFlow[tx](), single(0), single(1)}})
+	exploreAll(t, []plan{{httpFlow[tx](), single(0), far(1)}})
 }

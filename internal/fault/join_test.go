@@ -50,5 +50,5 @@ func join[Tx any](s *scene[Tx], w *worker[Tx], client string) {
 
 func TestJoinUnderEveryFault(t *testing.T) {
 	t.Parallel()
-	exploreAll(t, []plan{{joinFlow[tx](), single(0), single(1)}})
+	exploreAll(t, []plan{{joinFlow[tx](), single(0), far(1)}})
 }

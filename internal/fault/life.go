@@ -18,11 +18,34 @@ type Life struct {
 	dead  bool
 	made  map[string]int // steps by name
 	conns map[*conn]struct{}
+	end   []context.CancelFunc // of what ends with it
+
+	buried chan struct{} // nil where goroutines end at once
 }
 
 // NewLife starts a worker. Names are unique within a director.
 func NewLife(name string, director Director) *Life {
 	return &Life{name: name, director: director, made: map[string]int{}, conns: map[*conn]struct{}{}}
+}
+
+// Lingers has the goroutines of the worker stand still when it is dead, until Bury:
+// for programs that go on by starting others where one ends. Call it before the
+// first step.
+func (l *Life) Lingers() { l.buried = make(chan struct{}) }
+
+// Bury ends the goroutines of a worker that lingers, once it is dead.
+func (l *Life) Bury() {
+	if l.Dead() && l.buried != nil {
+		close(l.buried)
+	}
+}
+
+// exit ends the goroutine.
+func (l *Life) exit() {
+	if l.buried != nil {
+		<-l.buried
+	}
+	runtime.Goexit()
 }
 
 // Name of the worker.
@@ -45,16 +68,32 @@ func (l *Life) Kill() {
 	for c := range l.conns {
 		open = append(open, c)
 	}
+	end := l.end
 	l.mu.Unlock()
+	for _, cancel := range end {
+		cancel()
+	}
 	for _, c := range open {
 		c.lose()
 	}
 }
 
+// Context is one that ends with the worker, for who waits for an answer of it.
+func (l *Life) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end = append(l.end, cancel)
+	if l.dead {
+		cancel()
+	}
+	return ctx, cancel
+}
+
 // living ends the goroutine of a dead worker.
 func (l *Life) living() {
 	if l.Dead() {
-		runtime.Goexit()
+		l.exit()
 	}
 }
 
@@ -65,7 +104,7 @@ func (l *Life) ended(kind Kind) {
 		l.Kill()
 	}
 	if kind == Gone {
-		runtime.Goexit()
+		l.exit()
 	}
 	l.living()
 }
@@ -244,7 +283,7 @@ func (l *Life) do(ctx context.Context, m move) (told bool, err error) {
 	}
 	if l.Dead() { // killed here, or at another step meanwhile
 		l.abandon(&m)
-		runtime.Goexit()
+		l.exit()
 	}
 	if kind == Lose {
 		l.abandon(&m)

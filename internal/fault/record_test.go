@@ -33,6 +33,7 @@ type record struct {
 	broken   []violation
 	seen     map[string]int
 	person   bool // who has ended the operation
+	epochs   map[int]int64
 }
 
 // violation of an invariant.
@@ -82,7 +83,7 @@ type tenure struct {
 }
 
 func newRecord(now func() time.Time) *record {
-	return &record{now: now, lives: map[store.Key]*tenure{}, seen: map[string]int{}}
+	return &record{now: now, lives: map[store.Key]*tenure{}, seen: map[string]int{}, epochs: map[int]int64{}}
 }
 
 // saw counts something that is to happen sometimes.
@@ -176,6 +177,21 @@ func (r *record) note(n fault.Note) {
 			r.seen["settled as committed"]++
 		}
 	}
+	for _, held := range n.Held {
+		if held.Taken && n.Err == nil {
+			if r.epochs[held.Lane] != 0 && !held.Clean {
+				r.seen["lane taken over"]++
+			}
+			r.epochs[held.Lane] = held.Epoch
+		}
+	}
+	switch ours := r.epochs[n.Hold.Lane]; {
+	case n.Hold.Epoch == 0 || n.Hold.Epoch == ours:
+	case errors.Is(n.Err, store.ErrLaneLost):
+		r.seen["former holder refused"]++
+	case n.Err == nil && (n.Step == fault.Commit || n.Step == fault.Block):
+		r.broken = append(r.broken, violation{"I6", fmt.Sprintf("%v was let through under epoch %d of the lane, it has %d", n.Fault, n.Hold.Epoch, ours)})
+	}
 	r.person = r.person || n.Step == fault.Complete && n.Err == nil
 	switch {
 	case n.Step == fault.Claim && n.Err == nil && n.Fence != 0:
@@ -187,6 +203,11 @@ func (r *record) note(n fault.Note) {
 		}
 		t.fence, t.given[n.Fence], t.until[n.Fence] = n.Fence, true, r.now().Add(n.Lease)
 	case n.Fence == 0:
+	case n.Step == fault.Block && n.Err == nil:
+		if n.Fence < t.fence {
+			r.broken = append(r.broken, violation{"I5", fmt.Sprintf("%v wrote fence %d, after %d", n.Fault, n.Fence, t.fence)})
+		}
+		t.fence, t.given[n.Fence] = n.Fence, true
 	case refused && (n.Step == fault.Finish || n.Step == fault.Commit || n.Step == fault.Rest || n.Step == fault.Save || n.Step == fault.Renew):
 		r.seen["zombie refused"]++
 	case n.Err != nil:

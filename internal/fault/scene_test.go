@@ -125,7 +125,8 @@ type scene[Tx any] struct {
 	outside  *outside
 	fast     *fastLease
 	workers  map[string]*worker[Tx]
-	rowless  bool // the operation ends without a business row
+	rowless  bool   // the operation ends without a business row
+	watch    func() // is called after each step; nil looks at the operation's state
 	kept     time.Time
 	// forgotten is the run of an earlier operation of the same identity, whose row
 	// is left.

@@ -62,7 +62,7 @@ func (s *Store[Tx]) open(ctx context.Context, step string, gate store.Gate, fenc
 	var opened store.Txn[Tx]
 	var verdict store.Verdict
 	told, err := s.life.do(ctx, move{
-		step: step, note: Note{Key: gate.Key, Fence: fence},
+		step: step, note: Note{Key: gate.Key, Fence: fence, Hold: gate.Hold},
 		apply: func(ctx context.Context, note *Note) (err error) {
 			opened, verdict, err = open(ctx)
 			note.Verdict = verdict.State
@@ -77,7 +77,7 @@ func (s *Store[Tx]) open(ctx context.Context, step string, gate store.Gate, fenc
 	if err != nil || opened == nil {
 		return nil, verdict, err
 	}
-	t := &txn[Tx]{life: s.life, inner: opened, key: gate.Key, fence: fence, step: step}
+	t := &txn[Tx]{life: s.life, inner: opened, key: gate.Key, fence: fence, hold: gate.Hold}
 	t.conn = s.life.opens(opened.Tx(), func() { giveUp(opened) })
 	if late, ok := opened.(store.Late); ok {
 		return &lateTxn[Tx]{txn: t, late: late}, verdict, nil
@@ -101,7 +101,7 @@ type txn[Tx any] struct {
 	conn  *conn
 	key   store.Key
 	fence int64
-	step  string // that opened it
+	hold  store.Hold
 	ended bool
 }
 
@@ -116,7 +116,7 @@ func (t *txn[Tx]) Commit(ctx context.Context, end store.End) (*store.Outcome, er
 	t.ended = true
 	var out *store.Outcome
 	told, err := t.life.do(ctx, move{
-		step: Commit, note: Note{Key: t.key, Fence: t.fence, To: end.State}, conn: t.conn, ends: true,
+		step: Commit, note: Note{Key: t.key, Fence: t.fence, Hold: t.hold, To: end.State}, conn: t.conn, ends: true,
 		apply: func(ctx context.Context, _ *Note) error {
 			made, err := t.inner.Commit(ctx, end)
 			out = made

@@ -77,6 +77,7 @@ type moved struct {
 type option struct {
 	entry *entry
 	kind  fault.Kind
+	cost  int // in preemptions
 }
 
 // start is the step before an actor's first.
@@ -242,16 +243,19 @@ func (w *world) options() []option {
 		)
 	})
 	var all []option
+	first := map[string]bool{} // of each thread, in this order, one step is to be had for nothing
 	for _, e := range ready {
-		if running && e.thread() != w.last && w.switches >= w.bounds.preemptions {
+		cost := boolean(running && e.thread() != w.last || first[e.thread()])
+		first[e.thread()] = true
+		if w.switches+cost > w.bounds.preemptions {
 			continue
 		}
-		all = append(all, option{e, fault.None})
+		all = append(all, option{e, fault.None, cost})
 		if e.at.Wire || e.stopped || !w.mayFail(e.at.Step) {
 			continue
 		}
 		for _, kind := range fault.Kinds(e.at.Step) {
-			all = append(all, option{e, kind})
+			all = append(all, option{e, kind, cost})
 		}
 	}
 	return all
@@ -279,12 +283,7 @@ func boolean(b bool) int {
 // give lets a step go, with its fault.
 func (w *world) give(o option) {
 	w.mu.Lock()
-	if w.last != "" && w.last != o.entry.thread() && slices.ContainsFunc(w.waiting, func(e *entry) bool {
-		_, still := w.frozen[e.at.Life]
-		return e.thread() == w.last && (!still || e.at.Wire)
-	}) {
-		w.switches++
-	}
+	w.switches += o.cost
 	w.last = o.entry.thread()
 	if o.entry.at.Step == start {
 		w.last = w.works[w.last]
@@ -351,7 +350,7 @@ func (w *world) pass(d time.Duration) {
 	for {
 		w.letGo(func(e *entry) bool {
 			_, still := w.frozen[e.at.Life]
-			return !still && !e.at.Wire && (e.at.Step == fault.Renew || e.at.Step == fault.Prolong)
+			return !still && !e.at.Wire && slices.Contains([]string{fault.Renew, fault.Prolong, fault.Take}, e.at.Step)
 		})
 		select {
 		case <-w.arrived:
