@@ -68,6 +68,9 @@ type Note struct {
 	ID []string `json:"id,omitempty"`
 	// Subject are the parts that name the event's resource.
 	Subject []string `json:"subject,omitempty"`
+	// Account is the account or store that the sender's message names, for
+	// [Privacy.EraseAccount]; empty if it names none.
+	Account string `json:"account,omitempty"`
 	// Time is when it happened, by the sender's clock; zero if it does not say.
 	Time time.Time `json:"time,omitzero"`
 	// ContentType of the payload.

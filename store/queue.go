@@ -339,6 +339,37 @@ type Privacy interface {
 	// subject and keeps their identities, and says how many. An entry that is
 	// not done yet stays, without payload. The action's key is the subject.
 	Erase(ctx context.Context, action Action) (int, error)
+	// EraseAccount does the same for everything that belongs to an account. It looks
+	// through all that is kept and commits part by part: after an error, calling it
+	// again goes on. The action's key is the account's.
+	EraseAccount(ctx context.Context, action Action, of Account) (int, error)
+}
+
+// Account selects what belongs to one: to a tenant, or of that to what one source
+// has brought, or to the account or store that the sender's messages name.
+type Account struct {
+	// Tenant it is of, "" where there is one only.
+	Tenant string
+	// Source is the name of the source, "" for each of them.
+	Source string
+	// Name is what [Note.Account] says, "" for whatever that is.
+	Name string
+}
+
+// Key is what is recorded of an erasure.
+func (a Account) Key() Key {
+	return Identity{Tenant: a.Tenant, Effect: "account", Parts: []string{a.Source, a.Name}}.Key()
+}
+
+// HoldsEntry reports whether an entry belongs to the account.
+func (a Account) HoldsEntry(n *Note) bool { return a.holds(n.Event.Tenant, n.Source, n.Account) }
+
+// HoldsItem reports whether a quarantined item belongs to the account. One that
+// could not be read names none.
+func (a Account) HoldsItem(q *Quarantined) bool { return a.holds(q.Tenant, q.Source, q.Note.Account) }
+
+func (a Account) holds(tenant, source, name string) bool {
+	return a.Tenant == tenant && (a.Source == "" || a.Source == source) && (a.Name == "" || a.Name == name)
 }
 
 // QueueCounts are what a queue knows about itself, for metrics.

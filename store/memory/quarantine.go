@@ -157,11 +157,20 @@ func (s *Store) SavePosition(ctx context.Context, name, worker, value string, le
 
 // Erase removes the payloads of a subject.
 func (s *Store) Erase(ctx context.Context, action store.Action) (int, error) {
+	return s.erase(ctx, action, func(e *store.Entry) bool { return e.Subject == action.Key }, func(q *store.Quarantined) bool { return q.Subject == action.Key })
+}
+
+// EraseAccount removes the payloads of an account.
+func (s *Store) EraseAccount(ctx context.Context, action store.Action, of store.Account) (int, error) {
+	return s.erase(ctx, action, func(e *store.Entry) bool { return of.HoldsEntry(&e.Note) }, of.HoldsItem)
+}
+
+func (s *Store) erase(ctx context.Context, action store.Action, entry func(*store.Entry) bool, item func(*store.Quarantined) bool) (int, error) {
 	if err := errors.Join(ctx.Err(), action.Validate()); err != nil {
 		return 0, err
 	}
 	if action.Key == (store.Key{}) {
-		return 0, errors.New("erase: Key is zero, want a subject's")
+		return 0, errors.New("erase: Key is zero, want a subject's or an account's")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,14 +180,14 @@ func (s *Store) Erase(ctx context.Context, action store.Action) (int, error) {
 	}
 	n := 0
 	for _, e := range s.queue.entries {
-		if e.row.Subject == action.Key && !e.row.Erased {
+		if entry(&e.row) && !e.row.Erased {
 			e.row.Payload, e.row.Size, e.row.Erased = nil, 0, true
 			n++
 		}
 	}
-	for _, item := range s.queue.quarantine {
-		if item.Subject == action.Key && !item.Erased {
-			item.Payload, item.Erased = nil, true
+	for _, q := range s.queue.quarantine {
+		if item(q) && !q.Erased {
+			q.Payload, q.Erased = nil, true
 			n++
 		}
 	}

@@ -117,6 +117,81 @@ func (s *Store) Erase(ctx context.Context, action store.Action) (n int, err erro
 	return n, err
 }
 
+// eraseStep is how many entries one step of EraseAccount looks through.
+const eraseStep = 10_000
+
+// EraseAccount records the decision, and then looks through the quarantine and the
+// queue: an index of accounts would cost every append what this saves a few times a
+// year. Each part that holds some of them is a commit of its own, which waits for a
+// step of a purge. An entry that a purge carries on meanwhile keeps its key.
+func (s *Store) EraseAccount(ctx context.Context, action store.Action, of store.Account) (int, error) {
+	n, err := s.Erase(ctx, action) // nobody's subject has that key
+	if err != nil {
+		return 0, err
+	}
+	items, err := s.quarantined(ctx, "NULL::pg_catalog.bytea", "NOT erased AND tenant OPERATOR(pg_catalog.=) $1::pg_catalog.text", of.Tenant)
+	if err != nil {
+		return n, err
+	}
+	var keys []pgtype.UUID
+	for i := range items {
+		if of.HoldsItem(&items[i]) {
+			keys = append(keys, uuid(items[i].Key))
+		}
+	}
+	const last = "SELECT coalesce(pg_catalog.max(sequence), 0) FROM unavez.queue"
+	var until int64
+	if err := s.pool.QueryRow(ctx, last).Scan(&until); err != nil {
+		return n, classify(err)
+	}
+	for after, more := int64(0), true; more; {
+		if len(keys) > 0 {
+			erased := 0
+			if err := s.committing(ctx, "SELECT unavez.erase_keys($1::pg_catalog.uuid[])", []any{keys}, &erased); err != nil {
+				return n, err
+			}
+			n += erased
+		}
+		if after, keys, more, err = s.ofAccount(ctx, of, after, until); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// ofAccount finds the entries of an account among the next ones behind a sequence;
+// more says that there were any to look at.
+func (s *Store) ofAccount(ctx context.Context, of store.Account, after, until int64) (at int64, keys []pgtype.UUID, more bool, err error) {
+	const text = "SELECT sequence, key, CASE WHEN NOT erased AND ($4::pg_catalog.text OPERATOR(pg_catalog.=) '' OR source OPERATOR(pg_catalog.=) $4::pg_catalog.text) THEN note END" +
+		" FROM unavez.queue WHERE sequence OPERATOR(pg_catalog.>) $1::pg_catalog.int8 AND sequence OPERATOR(pg_catalog.<=) $2::pg_catalog.int8" +
+		" ORDER BY sequence LIMIT $3::pg_catalog.int4"
+	type found struct {
+		sequence int64
+		key      [16]byte
+		note     []byte
+	}
+	rows, err := collect(ctx, s.pool, text, []any{after, until, eraseStep, of.Source}, func(row pgx.CollectableRow) (f found, err error) {
+		return f, row.Scan(&f.sequence, &f.key, &f.note)
+	})
+	if err != nil {
+		return after, nil, false, err
+	}
+	for _, f := range rows {
+		after = f.sequence
+		if f.note == nil {
+			continue
+		}
+		note, err := store.DecodeNote(f.note)
+		if err != nil {
+			return after, nil, false, fmt.Errorf("postgres store: note of entry %s: %w", store.Key(f.key), err)
+		}
+		if of.HoldsEntry(&note) {
+			keys = append(keys, uuid(f.key))
+		}
+	}
+	return after, keys, len(rows) > 0, nil
+}
+
 // versioned reads and writes versions in a transaction of either library.
 func readVersion(ctx context.Context, ask asker, order store.Key) (v store.Version, there bool, err error) {
 	const text = "SELECT number, content FROM unavez.version WHERE ordering OPERATOR(pg_catalog.=) $1::pg_catalog.uuid"

@@ -39,7 +39,7 @@ func keptWhole[Tx any](b *bed[Tx]) {
 	e.Payload = []byte{0, 1, 0xff, '\n', 0}
 	e.Note.Version, e.Note.Time = "17", time.Date(2026, 2, 3, 4, 5, 6, 7000, time.UTC)
 	e.Note.Subject, e.Note.Delivery, e.Note.Correlation = []string{"order", "é"}, "d-1", "c-1"
-	e.Note.Unsigned, e.Note.Hint = true, true
+	e.Note.Unsigned, e.Note.Hint, e.Note.Account = true, true, "shop-7"
 	e.Sequence, e.Size, e.Erased, e.Arrived = 77, 78, true, time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC) // the store's own
 	empty := event("empty")
 	empty.Payload, empty.Fingerprint = nil, store.Fingerprint{}

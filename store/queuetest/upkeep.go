@@ -24,6 +24,7 @@ func upkeepTests[Tx any]() []test[Tx] {
 			wants: []string{"Upkeep", "Enqueuer"}, needs: func(h *Harness[Tx]) bool { return purges(h) && !h.Exclusive }, run: purgeUncommitted[Tx],
 		},
 		{name: "erasing a person keeps the identities", wants: []string{"Privacy", "Quarantine"}, run: erased[Tx]},
+		{name: "erasing an account takes what belongs to it, and keeps the identities", wants: []string{"Privacy", "Quarantine"}, run: accountErased[Tx]},
 		{name: "a queue tells how much waits, and for how long", wants: []string{"QueueCounter", "Quarantine"}, run: counted[Tx]},
 		{name: "a full queue says so", wants: []string{"QueueCounter"}, needs: func(h *Harness[Tx]) bool { return h.Fill != nil }, run: countedFull[Tx]},
 		{name: "a signal wakes those who listen", wants: []string{"Signal"}, run: woken[Tx]},
@@ -254,6 +255,81 @@ func erased[Tx any](b *bed[Tx]) {
 	n, err := b.worker(0).privacy.Erase(b.ctx, store.Action{Key: store.SubjectKey("tenant", []string{"nobody"}), Actor: "ana", Reason: "asked for it"})
 	if err != nil || n != 0 {
 		b.Errorf("Erase of nobody: %d, %v", n, err)
+	}
+}
+
+// accountErased erases ever more: one account of a source, a source, a tenant.
+func accountErased[Tx any](b *bed[Tx]) {
+	at := func(id, tenant, source, account string) store.Entry {
+		e := event(id, "x")
+		e.Note.Event.Tenant, e.Note.Identity.Tenant, e.Note.Source, e.Note.Account = tenant, tenant, source, account
+		e.Key, e.Operation, e.Order = e.Note.Event.Key(), e.Note.Identity.Key(), e.Note.Order()
+		return e
+	}
+	kept := func(id, tenant, source, account string) store.Quarantined {
+		q := item(id, source)
+		q.Tenant, q.Note.Source, q.Note.Account = tenant, source, account
+		return q
+	}
+	entries := []store.Entry{
+		at("mine", "t", "shop", "7"), at("done", "t", "shop", "7"), at("account", "t", "shop", "8"),
+		at("source", "t", "bank", "7"), at("tenant", "u", "shop", "7"),
+	}
+	items := []store.Quarantined{
+		kept("q-mine", "t", "shop", "7"), kept("q-account", "t", "shop", "8"), kept("q-source", "t", "bank", "7"), kept("q-tenant", "u", "shop", "7"),
+	}
+	b.appended(b.worker(0), store.New, entries...)
+	b.quarantines(b.worker(0), items...)
+	b.done(b.worker(0), entries[1])
+	left := func() (names []string) {
+		for _, e := range entries {
+			got := b.load(b.worker(0), e.Key)
+			if got.Erased != (len(got.Payload) == 0) || got.Key != e.Key || !got.Fingerprint.Equal(e.Fingerprint) {
+				b.Errorf("%+v", got)
+			}
+			if !got.Erased {
+				names = append(names, e.Note.Account+" of "+e.Note.Source+" of "+e.Note.Event.Tenant)
+			}
+		}
+		for _, q := range items {
+			got, err := b.worker(0).quarantine.ShowQuarantined(b.ctx, q.Key)
+			b.must("ShowQuarantined", err)
+			if got.Erased != (len(got.Payload) == 0) {
+				b.Errorf("%+v", got)
+			}
+			if !got.Erased {
+				names = append(names, "item "+q.Note.Account+" of "+q.Source+" of "+q.Tenant)
+			}
+		}
+		return names
+	}
+	for _, step := range []struct {
+		of   store.Account
+		want int
+		left []string
+	}{
+		{store.Account{Tenant: "v"}, 0, nil},
+		{store.Account{Tenant: "t", Source: "shop", Name: "9"}, 0, nil},
+		{store.Account{Tenant: "t", Source: "shop", Name: "7"}, 3, []string{"8 of shop of t", "7 of bank of t", "7 of shop of u", "item 8 of shop of t", "item 7 of bank of t", "item 7 of shop of u"}},
+		{store.Account{Tenant: "t", Source: "shop"}, 2, []string{"7 of bank of t", "7 of shop of u", "item 7 of bank of t", "item 7 of shop of u"}},
+		{store.Account{Tenant: "t"}, 2, []string{"7 of shop of u", "item 7 of shop of u"}},
+	} {
+		for _, want := range []int{step.want, 0} {
+			n, err := b.worker(1).privacy.EraseAccount(b.ctx, store.Action{Key: step.of.Key(), Actor: "ana", Reason: "it has left"}, step.of)
+			b.must("EraseAccount", err)
+			if n != want {
+				b.Fatalf("%+v: erased %d payloads, want %d", step.of, n, want)
+			}
+		}
+		if got := left(); step.left != nil && !slices.Equal(got, step.left) {
+			b.Fatalf("%+v: left is %q, want %q", step.of, got, step.left)
+		}
+	}
+	b.appended(b.worker(1), store.Duplicate, entries...)
+	for _, action := range []store.Action{{Key: store.Account{}.Key(), Reason: "nobody"}, {Key: store.Account{}.Key(), Actor: "no reason"}, {Actor: "ana", Reason: "no key"}} {
+		if _, err := b.worker(0).privacy.EraseAccount(b.ctx, action, store.Account{}); err == nil {
+			b.Errorf("EraseAccount by %+v: no error", action)
+		}
 	}
 }
 

@@ -41,12 +41,18 @@ func (s *Store) Erase(ctx context.Context, action store.Action) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	more, err := s.eraseEntries(ctx, func(from int64) ([]int64, error) { return s.ofSubject(ctx, action.Key, from) })
+	return n + more, err
+}
+
+// eraseEntries erases the entries that find gives of each part of the queue.
+func (s *Store) eraseEntries(ctx context.Context, find func(from int64) ([]int64, error)) (n int, err error) {
 	var last int64
 	if err := s.read(ctx, func(r *raw) (err error) { last, err = r.number(newest); return err }); err != nil {
-		return n, err
+		return 0, err
 	}
 	for from := int64(0); from < last; from += eraseStep {
-		ids, err := s.ofSubject(ctx, action.Key, from)
+		ids, err := find(from)
 		if err != nil {
 			return n, err
 		}
@@ -66,6 +72,54 @@ func (s *Store) Erase(ctx context.Context, action store.Action) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// EraseAccount looks through the quarantine and the whole queue, as Erase does.
+func (s *Store) EraseAccount(ctx context.Context, action store.Action, of store.Account) (int, error) {
+	n, err := s.Erase(ctx, action) // nobody's subject has that key; it is recorded
+	if err != nil {
+		return 0, err
+	}
+	var items [][]byte
+	const all = "SELECT " + itemColumns + " FROM unavez_quarantine WHERE tenant = ?1 AND erased = 0"
+	err = s.read(ctx, func(r *raw) error {
+		items = nil
+		return r.query(all, []driver.Value{of.Tenant}, func(v []driver.Value) error {
+			if item := readItem(v); of.HoldsItem(&item) {
+				items = append(items, item.Key[:])
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return n, err
+	}
+	for _, key := range items { // few
+		more, err := s.erase(ctx, func(r *raw) (int64, error) {
+			return r.exec("UPDATE unavez_quarantine SET payload = NULL, erased = 1 WHERE key = ?1 AND erased = 0", key)
+		})
+		if n += more; err != nil {
+			return n, err
+		}
+	}
+	more, err := s.eraseEntries(ctx, func(from int64) ([]int64, error) { return s.ofAccount(ctx, of, from) })
+	return n + more, err
+}
+
+// ofAccount finds the entries of an account in one part of the queue.
+func (s *Store) ofAccount(ctx context.Context, of store.Account, from int64) (ids []int64, err error) {
+	const text = "SELECT id, note FROM unavez_queue WHERE id > ?1 AND id <= ?2 AND erased = 0"
+	err = s.read(ctx, func(r *raw) error {
+		ids = nil
+		return r.query(text, []driver.Value{from, from + eraseStep}, func(v []driver.Value) error {
+			// One whose note is damaged is nobody's.
+			if note, err := store.DecodeNote([]byte(word(v[1]))); err == nil && of.HoldsEntry(&note) {
+				ids = append(ids, integer(v[0]))
+			}
+			return nil
+		})
+	})
+	return ids, err
 }
 
 // ofSubject finds the entries of a subject in one part of the queue.

@@ -696,6 +696,25 @@ BEGIN
     RETURN entries + items;
 END $$;
 
+-- erase_keys removes the payloads of entries and items by their own keys and tells
+-- of how many. A purge is waited for, as in erase.
+CREATE FUNCTION unavez.erase_keys(keys uuid[]) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    entries integer;
+    items integer;
+BEGIN
+    PERFORM pg_advisory_xact_lock(8461807911012270082);
+    WITH gone AS (UPDATE unavez.queue_0 x SET payload = '', erased = true WHERE x.key = ANY (keys) RETURNING x.key),
+        gone_1 AS (UPDATE unavez.queue_1 x SET payload = '', erased = true WHERE x.key = ANY (keys) RETURNING x.key),
+        gone_2 AS (UPDATE unavez.queue_2 x SET payload = '', erased = true WHERE x.key = ANY (keys) RETURNING x.key),
+        gone_3 AS (UPDATE unavez.queue_3 x SET payload = '', erased = true WHERE x.key = ANY (keys) RETURNING x.key)
+        SELECT count(*) INTO entries FROM (SELECT key FROM gone UNION SELECT key FROM gone_1 UNION SELECT key FROM gone_2 UNION SELECT key FROM gone_3) g;
+    WITH gone AS (UPDATE unavez.quarantine x SET payload = '', erased = true WHERE x.key = ANY (keys) RETURNING x.key)
+        SELECT count(*) INTO items FROM gone;
+    RETURN entries + items;
+END $$;
+
 -- take_position gives the position of that name to a worker, unless another
 -- living one has it.
 CREATE FUNCTION unavez.take_position(position_name text, worker_name text, lease bigint, OUT value text, OUT mine boolean)
