@@ -82,14 +82,14 @@ func (d *delivery) take(ctx context.Context, in *source.Request) (Receipt, error
 // What it costs to say so is that the sender comes again.
 func (d *delivery) admit(ctx context.Context, items []source.Item, proof *source.Proof) (Receipt, error) {
 	var in store.Arrival
-	var erasures []store.Action
+	var erasures []erasure
 	var receipt Receipt
 	for _, item := range items {
 		m := d.Receiver.admit(d.gate, item, proof, d.correlation)
 		if m.kept == nil && d.gate.erases(m.event) {
-			action, kept := d.erasure(m.event)
+			asked, kept := d.erasure(m.event)
 			if m.kept = kept; kept == nil {
-				erasures = append(erasures, action)
+				erasures = append(erasures, asked)
 			}
 		}
 		d.own = d.own || m.own
@@ -113,8 +113,8 @@ func (d *delivery) admit(ctx context.Context, items []source.Item, proof *source
 			in.Entries = append(in.Entries, m.entries...)
 		}
 	}
-	for _, action := range erasures {
-		n, err := d.erased(ctx, action)
+	for _, asked := range erasures {
+		n, err := d.erased(ctx, asked)
 		if err != nil {
 			return Receipt{}, err
 		}
@@ -137,19 +137,35 @@ func (g *gate) erases(e *Event) bool {
 	return g.Erase && (e.Erasure == source.EraseCustomer || e.Erasure == source.EraseTenant)
 }
 
-// erasure is what an event asks to be erased.
-func (d *delivery) erasure(e *Event) (store.Action, *store.Quarantined) {
+// erasure is what an event asks to be erased: a person's data, or an account's.
+type erasure struct {
+	action  store.Action
+	account *store.Account // nil for a person
+}
+
+// erasure is what an event asks to be erased. Of an account it is what the source
+// itself has brought: another source's account may have the same name.
+func (d *delivery) erasure(e *Event) (erasure, *store.Quarantined) {
+	asked := erasure{action: store.Action{
+		Actor: "source " + d.gate.Name, Reason: "the sender asks for it (" + plain(e.Type[:min(len(e.Type), 200)]) + ")",
+	}}
+	if e.Erasure == source.EraseTenant {
+		if e.Account == "" {
+			return erasure{}, d.keep(d.gate, e, badf(reasonSubject, "an erasure that does not say whose data it is about"))
+		}
+		asked.account = &store.Account{Tenant: e.Tenant, Source: d.gate.Name, Name: e.Account}
+		asked.action.Key = asked.account.Key()
+		return asked, nil
+	}
 	subject, wrong := d.gate.subject(e)
 	if wrong == nil && subject == (store.Key{}) {
 		wrong = badf(reasonSubject, "an erasure that does not say whose data it is about")
 	}
 	if wrong != nil {
-		return store.Action{}, d.keep(d.gate, e, wrong)
+		return erasure{}, d.keep(d.gate, e, wrong)
 	}
-	return store.Action{
-		Key: subject, Actor: "source " + d.gate.Name,
-		Reason: "the sender asks for it on behalf of the person (" + plain(e.Type[:min(len(e.Type), 200)]) + ")",
-	}, nil
+	asked.action.Key = subject
+	return asked, nil
 }
 
 // append makes an arrival durable. One of more rows than a store takes at once
@@ -184,10 +200,21 @@ func (d *delivery) flushed(ctx context.Context, in store.Arrival) ([]store.Appen
 	return d.flusher.append(ctx, in)
 }
 
-func (d *delivery) erased(ctx context.Context, action store.Action) (int, error) {
-	ctx, cancel := d.patiently(ctx)
-	defer cancel()
-	n, err := d.privacy.Erase(ctx, action)
+// eraseWithin bounds the erasure of an account, which looks through everything
+// that is kept. It goes on when the sender has given up: the next demand finds it
+// done.
+const eraseWithin = 30 * time.Second
+
+func (d *delivery) erased(ctx context.Context, asked erasure) (n int, err error) {
+	if asked.account != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eraseWithin)
+		defer cancel()
+		n, err = d.privacy.EraseAccount(ctx, asked.action, *asked.account)
+	} else {
+		ctx, cancel := d.patiently(ctx)
+		defer cancel()
+		n, err = d.privacy.Erase(ctx, asked.action)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: erasure: %w", store.ErrUnavailable, err)
 	}

@@ -128,7 +128,7 @@ func eventOfEntry(e *store.Entry, attempt int64) *Event {
 	return &Event{
 		Tenant: n.Identity.Tenant, Source: n.Source, Type: n.Type, ID: n.ID, Subject: n.Subject, Version: n.Version,
 		Time: n.Time, Data: e.Payload, ContentType: n.ContentType, Attributes: n.Attributes,
-		Delivery: n.Delivery, Correlation: n.Correlation, Unsigned: n.Unsigned, Hint: n.Hint,
+		Delivery: n.Delivery, Correlation: n.Correlation, Unsigned: n.Unsigned, Hint: n.Hint, Account: n.Account,
 		Effect: n.Identity.Effect, Operation: n.Identity, Attempt: attempt,
 		Sequence: e.Sequence, Arrived: e.Arrived, Erased: e.Erased,
 	}

@@ -74,7 +74,7 @@ func (g *gate) event(in *source.Event) (*Event, *bad) {
 	e := &Event{
 		Tenant: g.Tenant, Source: g.Name, Type: in.Type, ID: in.ID, Subject: in.Subject, Version: in.Version,
 		Time: in.Time, Data: in.Data, ContentType: in.ContentType, Attributes: in.Attributes,
-		Delivery: in.Delivery, Hint: in.Hint, Erasure: in.Erasure,
+		Delivery: in.Delivery, Hint: in.Hint, Erasure: in.Erasure, Account: plain(in.Tenant),
 	}
 	if g.TenantFunc == nil {
 		return e, nil
@@ -221,7 +221,7 @@ func newEntry(e *Event, id store.Identity, key, ordering []string, version strin
 	note := store.Note{
 		Event: id, Identity: id, Ordering: ordering, Version: version, Source: e.Source, Type: e.Type, ID: e.ID,
 		Subject: e.Subject, Time: e.Time, ContentType: e.ContentType, Attributes: e.Attributes,
-		Delivery: e.Delivery, Correlation: e.Correlation, Unsigned: e.Unsigned, Hint: e.Hint,
+		Delivery: e.Delivery, Correlation: e.Correlation, Unsigned: e.Unsigned, Hint: e.Hint, Account: e.Account,
 	}
 	if key != nil {
 		note.Identity.Parts = key
@@ -240,7 +240,7 @@ func newEntry(e *Event, id store.Identity, key, ordering []string, version strin
 // fits says whether a note can be stored. Most are so small that it need not be
 // written to know: a byte is six at most.
 func fits(n *store.Note) bool {
-	size := 1024 + len(n.Version) + len(n.Source) + len(n.Type) + len(n.ContentType) + len(n.Delivery) + len(n.Correlation)
+	size := 1024 + len(n.Version) + len(n.Source) + len(n.Type) + len(n.ContentType) + len(n.Delivery) + len(n.Correlation) + len(n.Account)
 	for _, parts := range [][]string{n.Event.Parts, n.Identity.Parts, n.Ordering, n.ID, n.Subject, {n.Event.Tenant, n.Event.Effect, n.Identity.Tenant, n.Identity.Effect}} {
 		for _, part := range parts {
 			size += len(part) + 1
@@ -268,6 +268,14 @@ func (g *gate) furnish(e *Event, entries []store.Entry) *bad {
 		return wrong
 	}
 	sum := sha256.Sum256(g.stable(e))
+	if g.erases(e) {
+		// The demand itself is kept for the effect that carries it on: its own
+		// repetition must not erase it.
+		subject = store.Key{}
+		for i := range entries {
+			entries[i].Note.Account = ""
+		}
+	}
 	for i := range entries {
 		entries[i].Payload, entries[i].Subject = payload, subject
 		entries[i].Fingerprint = store.Fingerprint{Sum: sum[:]}
@@ -324,7 +332,7 @@ func (r *Receiver) keep(g *gate, e *Event, wrong *bad) *store.Quarantined {
 		Note: store.Note{
 			Source: e.Source, Type: e.Type, ID: e.ID, Subject: e.Subject, Version: e.Version, Time: e.Time,
 			ContentType: e.ContentType, Attributes: e.Attributes, Delivery: e.Delivery, Correlation: e.Correlation,
-			Unsigned: e.Unsigned, Hint: e.Hint,
+			Unsigned: e.Unsigned, Hint: e.Hint, Account: e.Account,
 		},
 	}
 	if !fits(&q.Note) {

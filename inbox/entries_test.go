@@ -307,6 +307,7 @@ func TestAnErasureIsCarriedOutBeforeItIsAcknowledged(t *testing.T) {
 	var down failing
 	b = between(t, func(q store.Queue) store.Queue { return &noErase{failing: down.over(q).(*failing)} }, []Source{shop})
 	b.answers(send("customers/redact", "e4", redact), 503)
+	b.answers(send("shop/redact", "e6", `{"shop_domain":"a.myshopify.com"}`), 503)
 	if _, err := newReceiver(&down, []Source{shop}, []want{{name: "e"}}, nil); err == nil || !strings.Contains(err.Error(), "erase") {
 		t.Errorf("a store that cannot erase: %v", err)
 	}
@@ -316,6 +317,9 @@ func TestAnErasureIsCarriedOutBeforeItIsAcknowledged(t *testing.T) {
 type noErase struct{ *failing }
 
 func (noErase) Erase(context.Context, store.Action) (int, error) { return 0, store.ErrUnavailable }
+func (noErase) EraseAccount(context.Context, store.Action, store.Account) (int, error) {
+	return 0, store.ErrUnavailable
+}
 
 // base64Of is a digest "sha256=hex" in base64.
 func base64Of(t testing.TB, sum string) string {

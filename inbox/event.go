@@ -21,6 +21,9 @@ type Event struct {
 	ID []string
 	// Subject are the parts that name its resource.
 	Subject []string
+	// Account is the account or store that the sender's message names; empty if it
+	// names none.
+	Account string
 	// Version is the sender's own order of the changes of one resource.
 	Version string
 	// Time is when it happened, by the sender's clock; zero if it does not say.

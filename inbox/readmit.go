@@ -91,7 +91,7 @@ func (r *Receiver) readmitted(q *store.Quarantined) ([]store.Entry, error) {
 	e := &Event{
 		Tenant: q.Tenant, Source: q.Source, Type: n.Type, ID: n.ID, Subject: n.Subject, Version: n.Version, Time: n.Time,
 		Data: q.Payload, ContentType: n.ContentType, Attributes: n.Attributes, Delivery: n.Delivery, Correlation: n.Correlation,
-		Unsigned: n.Unsigned, Hint: n.Hint,
+		Unsigned: n.Unsigned, Hint: n.Hint, Account: n.Account,
 	}
 	if q.Reason == reasonTenant {
 		return nil, &RefusedError{q.Reason, "whom it belongs to could not be named; have the sender repeat it"}

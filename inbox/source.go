@@ -51,7 +51,8 @@ type Source struct {
 	// for.
 	Polls []Poll
 	// Erase carries out what a sender asks on behalf of a person, before it is
-	// acknowledged: true where events with Event.Erasure "customer" or "tenant"
-	// erase the payloads of their subject.
+	// acknowledged: an event with Event.Erasure "customer" erases the payloads of
+	// its subject, one with "tenant" those of everything that the source has
+	// brought of its account.
 	Erase bool
 }

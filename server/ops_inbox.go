@@ -211,11 +211,7 @@ func (o *Ops) RedriveMany(ctx context.Context, w io.Writer, asJSON bool, r Redri
 			return err
 		}
 	}
-	stream := *o
-	if client, ok := stream.client.Transport.(*http.Transport); ok {
-		stream.client = &http.Client{Transport: client, CheckRedirect: o.client.CheckRedirect} // it may take long
-	}
-	resp, err := stream.send(ctx, http.MethodPost, "/api/redrive", in)
+	resp, err := o.patient().send(ctx, http.MethodPost, "/api/redrive", in)
 	if err != nil {
 		return err
 	}
@@ -255,11 +251,26 @@ func (o *Ops) RedriveMany(ctx context.Context, w io.Writer, asJSON bool, r Redri
 	return err
 }
 
-// Erase removes the content that is kept of a person and writes of how many
-// entries and items.
-func (o *Ops) Erase(ctx context.Context, w io.Writer, asJSON bool, tenant string, subject []string, by, reason string) error {
+// EraseOptions say whose data is erased.
+type EraseOptions struct {
+	// By is who decides, Reason why.
+	By, Reason string
+	// Tenant of the person or the account, "" with one tenant.
+	Tenant string
+	// Subject are the parts that name a person, as the sources give them. Without
+	// them it is all that belongs to the tenant.
+	Subject []string
+	// Source and Account, when not empty, leave of that what this source has
+	// brought, and of the account or store that its messages name.
+	Source, Account string
+}
+
+// Erase removes the content that is kept of a person or an account and writes of
+// how many entries and items.
+func (o *Ops) Erase(ctx context.Context, w io.Writer, asJSON bool, e EraseOptions) error {
 	var done admin.Erased
-	if err := o.call(ctx, http.MethodPost, "/api/erase", admin.Erasure{By: by, Reason: reason, Tenant: tenant, Subject: subject}, &done); err != nil {
+	in := admin.Erasure{By: e.By, Reason: e.Reason, Tenant: e.Tenant, Subject: e.Subject, Source: e.Source, Account: e.Account}
+	if err := o.patient().call(ctx, http.MethodPost, "/api/erase", in, &done); err != nil {
 		return err
 	}
 	if asJSON {
@@ -267,6 +278,15 @@ func (o *Ops) Erase(ctx context.Context, w io.Writer, asJSON bool, tenant string
 	}
 	_, err := fmt.Fprintf(w, "%s erased; identities are kept\n", counted(done.Payloads, "payload"))
 	return err
+}
+
+// patient is for what may take long.
+func (o *Ops) patient() *Ops {
+	p := *o
+	if client, ok := p.client.Transport.(*http.Transport); ok {
+		p.client = &http.Client{Transport: client, CheckRedirect: o.client.CheckRedirect}
+	}
+	return &p
 }
 
 // writeEntry shows a queue entry with what arrived besides.

@@ -338,7 +338,7 @@ func TestMaskedValuesAndSecretsAreInNothingThatIsKeptOrShown(t *testing.T) {
 		}
 		// Erased on demand: the content goes, the identity stays.
 		if out, err := b.ops(func(o *Ops, out *bytes.Buffer) error {
-			return o.Erase(t.Context(), out, false, "", []string{"c-7"}, "ana", "by letter")
+			return o.Erase(t.Context(), out, false, EraseOptions{Subject: []string{"c-7"}, By: "ana", Reason: "by letter"})
 		}); err != nil || !strings.Contains(out, "2 payloads erased") {
 			t.Errorf("%v %s", err, out)
 		}

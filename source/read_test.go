@@ -74,6 +74,22 @@ func TestShopifyKeepsTopicsApartAndRetriesTogether(t *testing.T) {
 		"X-Shopify-Shop-Domain", "a.myshopify.com", "X-Shopify-Topic", "customers/redact", "X-Shopify-Event-Id", "e2")); e.Erasure != source.EraseCustomer || e.Subject[2] != "191167" {
 		t.Errorf("customers/redact: %+v", e)
 	}
+	whole := func(body string) source.Item {
+		items, err := source.Shopify().Read(post(body, "X-Shopify-Shop-Domain", "a.myshopify.com", "X-Shopify-Topic", "shop/redact", "X-Shopify-Event-Id", "e3"))
+		if err != nil || len(items) != 1 {
+			t.Fatalf("%d items, %v", len(items), err)
+		}
+		return items[0]
+	}
+	if got := whole(`{"shop_id":1,"shop_domain":"a.myshopify.com"}`); got.Event == nil || got.Event.Erasure != source.EraseTenant || got.Event.Tenant != "a.myshopify.com" {
+		t.Errorf("shop/redact: %+v", got)
+	}
+	// The topic is not signed: what asks for a customer's data asks for no shop's.
+	for _, body := range []string{`{"shop_domain":"a.myshopify.com","customer":{"id":191167}}`, `{"shop_domain":"a.myshopify.com","customer":null}`, `{"shop_domain":"b.myshopify.com"}`} {
+		if got := whole(body); got.Fault == nil {
+			t.Errorf("shop/redact with %s: %+v", body, got)
+		}
+	}
 }
 
 func TestGitHubTakesAnyBytes(t *testing.T) {

@@ -61,6 +61,11 @@ func readShopify(r *Request) ([]Item, error) {
 			return []Item{item}, nil
 		}
 		e.Subject = []string{shop, "shop"}
+		_, named := o["customer"]
+		if named && e.Erasure == EraseTenant {
+			item.Fault = refusef(MissingField, "customer", "a body about a customer under the topic of a whole shop")
+			return []Item{item}, nil
+		}
 		if person, err := exact.PartAt(r.Text(), "customer", "id"); err == nil {
 			e.Subject = []string{shop, "customers", person}
 		}

@@ -100,35 +100,42 @@ func sortCommand(r *reach, action, short, long string) *cobra.Command {
 }
 
 func eraseCommand(r *reach) *cobra.Command {
-	var d server.Decision
-	var tenant string
-	var subject []string
+	var e server.EraseOptions
 	c := &cobra.Command{
 		Use:   "erase",
-		Short: "Remove the content that is kept of a person",
+		Short: "Remove the content that is kept of a person or of a whole account",
 		Long: `Erase removes the content of all events and quarantined items of a person, and
 keeps their identities: a repetition is still no second effect. An entry that is
 not done yet stays, without content.
 
-The person is named by the parts that the subject of the sources gives, in order.`,
-		Example: "  unavez ops erase --tenant acme --subject 7 --subject customers --subject 42 --reason 'asked by letter of 30 November'",
-		Args:    takes(),
+The person is named by the parts that the subject of the sources gives, in order.
+Without --subject it is everything that belongs to --tenant; --source leaves of
+that what one source has brought, and --account what it brought of the account or
+store that its messages name (the store_id of Nuvemshop, the domain of Shopify).`,
+		Example: `  unavez ops erase --tenant acme --subject 7 --subject customers --subject 42 --reason 'asked by letter of 30 November'
+  unavez ops erase --source shop --account 7 --reason 'the store has left us'
+  unavez ops erase --tenant acme --reason 'end of the contract'`,
+		Args: takes(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			d := server.Decision{By: e.By, Reason: e.Reason}
 			if err := decide(&d); err != nil {
 				return err
 			}
-			if len(subject) == 0 {
-				return errUsage{errors.New("--subject: missing; the parts that name the person, once for each")}
+			switch account := e.Source + e.Account; {
+			case len(e.Subject) == 0 && e.Tenant+account == "":
+				return errUsage{errors.New("--subject: missing; the parts that name the person, once for each, or else --tenant, --source or --account, of which everything is erased")}
+			case len(e.Subject) > 0 && account != "":
+				return errUsage{errors.New("--subject: names a person, --source and --account what is erased as a whole: give one or the other")}
 			}
-			return r.with(c.Context(), func(o *server.Ops) error {
-				return o.Erase(c.Context(), os.Stdout, r.json, tenant, subject, d.By, d.Reason)
-			})
+			return r.with(c.Context(), func(o *server.Ops) error { return o.Erase(c.Context(), os.Stdout, r.json, e) })
 		},
 	}
-	c.Flags().StringVar(&tenant, "tenant", "", "tenant of the person; empty with one tenant")
-	c.Flags().StringArrayVar(&subject, "subject", nil, "a part of what names the person; once for each, in order")
-	c.Flags().StringVar(&d.By, "by", name(), "who decides")
-	c.Flags().StringVar(&d.Reason, "reason", "", "why (required)")
+	c.Flags().StringVar(&e.Tenant, "tenant", "", "tenant of the person or the account; empty with one tenant")
+	c.Flags().StringArrayVar(&e.Subject, "subject", nil, "a part of what names the person; once for each, in order")
+	c.Flags().StringVar(&e.Source, "source", "", "all that this source has brought")
+	c.Flags().StringVar(&e.Account, "account", "", "all of the account or store that the sender's messages name")
+	c.Flags().StringVar(&e.By, "by", name(), "who decides")
+	c.Flags().StringVar(&e.Reason, "reason", "", "why (required)")
 	return c
 }
 

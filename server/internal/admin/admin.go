@@ -132,7 +132,7 @@ GET  /api/quarantine                 deliveries that cannot be operations; ?sour
 GET  /api/quarantine/{key}           one of them; ?payload=true
 POST /api/quarantine/{key}/readmit   take it as if it arrived now                {"by": …, "reason": …}
 POST /api/quarantine/{key}/discard   remove it
-POST /api/erase                      erase what is kept of a person              {…, "tenant": …, "subject": [parts]}
+POST /api/erase                      erase what is kept of a person or account   {…, "tenant": …, "subject": [parts]}, or {…, "tenant": …, "source": …, "account": …}
 GET  /metrics                        for Prometheus
 GET  /healthz                        the process lives
 GET  /readyz                         it takes requests

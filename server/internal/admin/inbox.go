@@ -41,7 +41,7 @@ func (a *api) received(mux *http.ServeMux) {
 	mux.Handle("GET /api/quarantine/{key}", a.answer(a.quarantined))
 	mux.Handle("POST /api/quarantine/{key}/readmit", a.answer(a.readmit))
 	mux.Handle("POST /api/quarantine/{key}/discard", a.answer(a.drop))
-	mux.Handle("POST /api/erase", a.answer(a.erase))
+	mux.HandleFunc("POST /api/erase", a.erase)
 	mux.HandleFunc("POST /api/redrive", a.redrive)
 }
 
@@ -238,20 +238,41 @@ func (a *api) acted(ctx context.Context, what string, action store.Action) {
 	a.Logger.InfoContext(ctx, "decision", "action", what, "key", action.Key.String(), "by", action.Actor, "reason", action.Reason)
 }
 
-func (a *api) erase(r *http.Request) (any, error) {
+func (a *api) erase(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // it may take long; a handler in process has none
+	a.answer(a.erased).ServeHTTP(w, r)
+}
+
+func (a *api) erased(r *http.Request) (any, error) {
 	var d Erasure
-	if err := body(r, &d, "by, reason, tenant and subject"); err != nil {
+	if err := body(r, &d, "by, reason, tenant and subject, or tenant, source and account"); err != nil {
 		return nil, err
 	}
 	d.By, d.Reason = strings.TrimSpace(d.By), strings.TrimSpace(d.Reason)
 	if err := who(d.By, d.Reason); err != nil {
 		return nil, err
 	}
-	if err := (store.Identity{Tenant: d.Tenant, Effect: "subject", Parts: d.Subject}).Validate(); err != nil {
-		return nil, httpkey.Errorf(http.StatusBadRequest, "subject: the parts that name the person, as the sources' subject gives them")
+	action := store.Action{Actor: d.By, Reason: d.Reason}
+	account := store.Account{Tenant: d.Tenant, Source: d.Source, Name: d.Account}
+	switch {
+	case len(d.Subject) == 0 && account == (store.Account{}):
+		return nil, httpkey.Errorf(http.StatusBadRequest, "subject: missing; the parts that name the person, or else tenant, source or account, of which everything is erased")
+	case len(d.Subject) > 0 && d.Source+d.Account != "":
+		return nil, httpkey.Errorf(http.StatusBadRequest, "subject: given beside source or account; a person, or all of an account")
+	case len(d.Subject) == 0:
+		action.Key = account.Key()
+	default:
+		if err := (store.Identity{Tenant: d.Tenant, Effect: "subject", Parts: d.Subject}).Validate(); err != nil {
+			return nil, httpkey.Errorf(http.StatusBadRequest, "subject: the parts that name the person, as the sources' subject gives them")
+		}
+		action.Key = store.SubjectKey(d.Tenant, d.Subject)
 	}
-	action := store.Action{Key: store.SubjectKey(d.Tenant, d.Subject), Actor: d.By, Reason: d.Reason}
-	n, err := a.Queue.Erase(r.Context(), action)
+	n, err := 0, error(nil)
+	if len(d.Subject) > 0 {
+		n, err = a.Queue.Erase(r.Context(), action)
+	} else {
+		n, err = a.Queue.EraseAccount(r.Context(), action, account)
+	}
 	if err != nil {
 		return nil, err
 	}

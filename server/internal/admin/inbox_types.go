@@ -171,7 +171,11 @@ type Erasure struct {
 	Reason string `json:"reason"`
 	// Tenant and Subject name the person, as sources do.
 	Tenant  string   `json:"tenant"`
-	Subject []string `json:"subject"`
+	Subject []string `json:"subject,omitempty"`
+	// Without Subject it is all that belongs to the tenant; of that, where they are
+	// given, what this source has brought, and of the account that it names.
+	Source  string `json:"source,omitempty"`
+	Account string `json:"account,omitempty"`
 }
 
 // Erased is what an erasure came to.
