@@ -44,6 +44,12 @@ type Run struct {
 	// Operations that were asked for, and Deliveries of them.
 	Operations int `json:"operations,omitempty"`
 	Deliveries int `json:"deliveries,omitempty"`
+	// Seeded are mistakes that were put into the code on purpose, Caught those that
+	// a test noticed, and Equivalent those that change nothing anybody can see, each
+	// with its reason beside the test.
+	Seeded     int `json:"seeded,omitempty"`
+	Caught     int `json:"caught,omitempty"`
+	Equivalent int `json:"equivalent,omitempty"`
 	// Violations of a promise that were found.
 	Violations int `json:"violations"`
 	// Sometimes counts what must happen in some run for the run to mean

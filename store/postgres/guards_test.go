@@ -1,21 +1,25 @@
 package postgres_test
 
 import (
-	"context"
+	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/unavez/unavez/internal/evidence"
+	"github.com/unavez/unavez/internal/teeth"
 )
 
 // flawVariable holds statements that put a flaw into every database a test
 // makes: the suites must then fail.
 const flawVariable = "UNAVEZ_POSTGRES_FLAW"
+
+// guardVariable, a part of their names, chooses guards.
+const guardVariable = "UNAVEZ_GUARD"
 
 // flaw puts the flaw in, if there is one.
 func (d *database) flaw(t testing.TB) {
@@ -29,51 +33,97 @@ func (d *database) flaw(t testing.TB) {
 type guard struct {
 	function string
 	term     string
+	queue    bool   // it is a function of the queue
+	slot     int    // which of several that differ in numbers only
+	count    int    // which of several that read the same, from 1
 	flawed   string // the function's definition without it
 }
 
-func (g guard) String() string { return g.function + ": " + g.term }
+func (g guard) String() string {
+	if g.count > 1 {
+		return fmt.Sprintf("%s: %s (%d)", g.function, g.term, g.count)
+	}
+	return g.function + ": " + g.term
+}
 
 // Every condition that a function of the schema checks beside others is needed:
-// without it the suites that every store passes fail. A survivor is a condition
-// that no test holds. The suites run once for each, so only with UNAVEZ_LONG.
+// without it a test fails, fails again by itself, and passes by itself with it. A
+// survivor is a condition that no test holds. The tests run once for each, so only
+// with UNAVEZ_LONG=1.
 func TestEveryGuardOfTheSchemaIsHeldByATest(t *testing.T) {
 	if os.Getenv(flawVariable) != "" {
 		return // this is a run with a flaw
 	}
 	d := fresh(t, nil)
-	guards := slices.DeleteFunc(guardsOf(t, d), func(g guard) bool { return spared[g.function] != "" || spared[g.String()] != "" })
-	if len(guards) < 20 {
+	guards := guardsOf(t, d)
+	if len(guards) < 100 {
 		t.Fatalf("only %d guards found", len(guards))
 	}
-	if os.Getenv("UNAVEZ_LONG") == "" { // each takes the time of the suites
+	for name := range spared {
+		if !slices.ContainsFunc(guards, func(g guard) bool { return g.String() == name }) {
+			t.Errorf("spared, and not there: %s", name)
+		}
+	}
+	if !evidence.Long() { // each takes the time of the suites
 		return
 	}
+	run := evidence.Run{Name: "guards-postgres", Long: true}
+	only := os.Getenv(guardVariable)
 	for _, g := range guards {
-		t.Run(g.String(), func(t *testing.T) { fails(t, g.flawed) })
+		if !strings.Contains(g.String(), only) {
+			continue
+		}
+		run.Seeded++
+		t.Log(g)
+		if spared[g.String()] != "" {
+			run.Equivalent++
+			continue
+		}
+		t.Run(g.String(), func(t *testing.T) {
+			if isHeld(t, g) {
+				run.Caught++
+			}
+		})
+	}
+	run.Violations = run.Seeded - run.Equivalent - run.Caught
+	if only == "" {
+		if err := run.Write(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
-// spared are functions, or guards, whose loss no suite can see, with the reason.
+// spared are guards whose loss nobody can see, with the reason.
 var spared = map[string]string{}
 
-// fails runs the suites with a flaw and wants them to fail.
-func fails(t *testing.T, flaw string) {
+// isHeld reports whether a test fails where the guard is missing.
+func isHeld(t *testing.T, g guard) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	suites := exec.CommandContext(ctx, os.Args[0], "-test.failfast", "-test.short", "-test.timeout=4m",
-		"-test.run", "TestStoreHoldsWhatEveryStorePromises|TestQueueHolds|TestSQLFunctions|TestGuardsHeldApart")
-	suites.Env = append(os.Environ(), flawVariable+"="+flaw)
-	suites.WaitDelay = 5 * time.Second
-	output, err := suites.CombinedOutput()
-	if err == nil {
-		t.Error("every suite passes without it")
-		return
+	// What is quick and holds most comes first.
+	runs := []string{
+		"^TestStoreHoldsWhatEveryStorePromises$/^ring$/random/^seed_1$",
+		"^TestStoreHoldsWhatEveryStorePromises$/^ring$|^TestFunctions|^TestRing|^TestIsolation|^TestFinish|^TestLease|^TestLate|^TestTransaction",
+		"^TestQueueHoldsWhatEveryQueuePromises$/random/^seed_1$",
+		"^TestQueueHoldsWhatEveryQueuePromises$|^TestQueue|^TestAppend|^TestSlot|^TestReading|^TestTakeover|^TestJoined|^TestRound|^TestBatch|^TestLanes|^TestEntries|^TestEnqueue|^TestNoEntry",
 	}
-	if first := regexp.MustCompile(`--- FAIL: (\S*/\S*)`).FindSubmatch(output); first != nil {
-		t.Logf("caught by %s", first[1])
+	if g.queue {
+		runs = append(runs[2:], runs[:2]...)
 	}
+	suite := &teeth.Suite{Program: os.Args[0], Dir: ".", Run: append(runs, ".")}
+	caught, err := suite.Catches(t.Context(), []string{flawVariable + "=" + g.flawed}, nil)
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	for _, doubt := range caught.Doubts {
+		t.Log(doubt)
+	}
+	if caught.Test == "" {
+		t.Error("no test holds it")
+		return false
+	}
+	t.Logf("held by %s", caught.Test)
+	return true
 }
 
 // guardsOf reads the functions of the schema and drops each of their joined
@@ -90,105 +140,27 @@ func guardsOf(t *testing.T, d *database) (guards []guard) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	migration, err := os.ReadFile("migrations/0005_queue.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, alike := map[string]int{}, map[string]int{}
+	digits := regexp.MustCompile(`\d`)
 	for _, f := range functions {
-		for _, c := range conjuncts(f.Source) {
-			flawed := f.Source[:c.from] + "true" + f.Source[c.to:]
-			guards = append(guards, guard{
-				function: f.Name, term: strings.Join(strings.Fields(f.Source[c.from:c.to]), " "),
+		for _, c := range teeth.Conjuncts(f.Source) {
+			flawed := f.Source[:c.From] + "true" + f.Source[c.To:]
+			g := guard{
+				function: f.Name, queue: strings.Contains(string(migration), "CREATE FUNCTION unavez."+f.Name+"("), term: strings.Join(strings.Fields(f.Source[c.From:c.To]), " "),
 				flawed: strings.Replace(f.Definition, f.Source, flawed, 1),
-			})
-		}
-	}
-	return guards
-}
-
-// span is a part of a text.
-type span struct{ from, to int }
-
-var (
-	word = regexp.MustCompile(`(?i)[a-z_][a-z0-9_.]*|[();,]|'(?:[^']|'')*'|--[^\n]*|:=|[^\sa-z_();,']+`)
-	// ends are the words behind which a condition does not go on.
-	ends = regexp.MustCompile(`(?i)^(and|or|then|loop|returning|order|group|limit|for|on|where|when|else|end|if|elsif|union|into|set|as|perform|return|select|from|join|using|not|exists|[;,])$`)
-)
-
-// conjuncts finds the terms that AND joins, outside of BETWEEN.
-func conjuncts(source string) (terms []span) {
-	tokens := slices.DeleteFunc(word.FindAllStringIndex(source, -1), func(at []int) bool { return strings.HasPrefix(source[at[0]:at[1]], "--") })
-	text := func(i int) string { return source[tokens[i][0]:tokens[i][1]] }
-	// reach goes from i in a direction to the end of the term there.
-	reach := func(i, step int) int {
-		depth, open, shut := 0, "(", ")"
-		if step < 0 {
-			open, shut = shut, open
-		}
-		last := i
-		for i += step; i >= 0 && i < len(tokens); i += step {
-			switch w := text(i); {
-			case w == open:
-				depth++
-			case w == shut:
-				if depth == 0 {
-					return last
-				}
-				depth--
-			case depth == 0 && ends.MatchString(w) && !(step > 0 && strings.EqualFold(w, "not")) && !(step > 0 && strings.EqualFold(w, "exists")):
-				if step < 0 && (strings.EqualFold(w, "not") || strings.EqualFold(w, "exists")) {
-					last = i
-					continue
-				}
-				return last
 			}
-			last = i
-		}
-		return last
-	}
-	seen := map[span]bool{}
-	add := func(a, b int) {
-		if a > b {
-			return
-		}
-		s := span{tokens[a][0], tokens[b][1]}
-		if !seen[s] {
-			seen[s] = true
-			terms = append(terms, s)
+			seen[g.String()]++
+			g.count = seen[g.String()]
+			alike[digits.ReplaceAllString(g.String(), "")]++
+			g.slot = alike[digits.ReplaceAllString(g.String(), "")]
+			guards = append(guards, g)
 		}
 	}
-	for i := range tokens {
-		if !strings.EqualFold(text(i), "and") || i == 0 || i == len(tokens)-1 {
-			continue
-		}
-		before := reach(i, -1)
-		if between(text, before, i) {
-			continue
-		}
-		add(before, i-1)
-		add(i+1, reach(i, 1))
-	}
-	slices.SortFunc(terms, func(a, b span) int { return a.from - b.from })
-	return terms
-}
-
-// between reports whether a BETWEEN stands among the tokens.
-func between(text func(int) string, from, to int) bool {
-	for i := from; i < to; i++ {
-		if strings.EqualFold(text(i), "between") {
-			return true
-		}
-	}
-	return false
-}
-
-func TestConjunctsAreFound(t *testing.T) {
-	t.Parallel()
-	const source = `IF a = 1 AND (b OR c) THEN
-		UPDATE x SET y = 2 WHERE x.k = key AND x.f = fence AND NOT EXISTS (SELECT 1 FROM z WHERE z.k = x.k AND z.v > 0) RETURNING 1; -- this AND that
-		SELECT count(*) FROM q WHERE q.v BETWEEN 1 AND 2;`
-	var got []string
-	for _, s := range conjuncts(source) {
-		got = append(got, strings.Join(strings.Fields(source[s.from:s.to]), " "))
-	}
-	want := []string{"a = 1", "(b OR c)", "x.k = key", "x.f = fence", "NOT EXISTS (SELECT 1 FROM z WHERE z.k = x.k AND z.v > 0)", "z.k = x.k", "z.v > 0"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	// What reads the same for another slot comes later.
+	slices.SortStableFunc(guards, func(a, b guard) int { return a.slot - b.slot })
+	return guards
 }

@@ -1,0 +1,48 @@
+package teeth
+
+// zooOfStorage are bugs of what is kept, and of what is purged.
+func zooOfStorage() []bug {
+	return []bug{
+		{
+			name:    "emptying a slot queues behind its readers",
+			changes: one("store/postgres/upkeep.go", `"LOCK TABLE "+sl.table()+" IN "+mode+" MODE NOWAIT"`, `"LOCK TABLE "+sl.table()+" IN "+mode+" MODE"`),
+			hunts:   []hunt{{server, pg, "^TestEmptyingNeverQueues$"}},
+		},
+		{
+			name: "a slot is emptied without a look under the lock",
+			changes: one("store/postgres/upkeep.go", `"SELECT NOT EXISTS (SELECT FROM "+sl.table()+" WHERE "+last+" > "+until+")"`,
+				`"SELECT true OR EXISTS (SELECT FROM "+sl.table()+" WHERE "+last+" > "+until+")"`),
+			hunts: []hunt{{server, pg, "^TestLateInsertIsNotLostWithItsSlot$|^TestRingTurns"}},
+		},
+		{
+			name: "a slot of the queue is emptied with what came late",
+			changes: one("store/postgres/queue_upkeep.go", `	if !whole {
+		_, err`, `	if !whole && q.number < 0 {
+		_, err`),
+			hunts: []hunt{{server, pg, "^TestSlotIsEmptiedOnlyWhenNothingCameInSinceItWasClosed$|^TestAppendUnderWay"}},
+		},
+		{
+			name:    "the identity is forgotten with the result",
+			changes: one("store/sqlite/upkeep.go", "		if o.remembered {", "		if o.remembered && o.id < 0 {"),
+			hunts: []hunt{
+				{conformance, lite, stores},
+			},
+		},
+		{
+			name:    "a purge does not look whether a result is over",
+			changes: one("store/postgres/upkeep.go", `" WHERE expires <= pg_catalog.clock_timestamp() ORDER BY expires, key LIMIT $1),"`, `" WHERE expires > '-infinity' ORDER BY expires, key LIMIT $1),"`),
+			hunts:   []hunt{{conformance, pg, pgRing}},
+		},
+		{
+			name:    "what was acknowledged is not synced (SQLite)",
+			changes: one("store/sqlite/connector.go", `pragmas = append(pragmas, "PRAGMA synchronous = FULL")`, `pragmas = append(pragmas, "PRAGMA synchronous = NORMAL")`),
+			hunts:   []hunt{{power, lite, "^TestPowerCutLosesNothingThatWasSaid$"}},
+		},
+		{
+			name: "a change of history is not noticed",
+			changes: one(migration2, "f.incarnation := CASE WHEN l.timeline = substr(pg_walfile_name(f.position::pg_lsn), 1, 8) THEN l.incarnation ELSE -1 END;",
+				"f.incarnation := l.incarnation;"),
+			hunts: []hunt{{server, pg, "^TestFailoverIsNoticed$|^TestFailoverBehindAPoolerIsNoticed$"}},
+		},
+	}
+}

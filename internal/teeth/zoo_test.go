@@ -1,0 +1,188 @@
+package teeth
+
+import (
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unavez/unavez/internal/evidence"
+)
+
+// onlyVariable, a part of their names, chooses bugs of the zoo.
+const onlyVariable = "UNAVEZ_BUG"
+
+// bug is one mistake of the zoo.
+type bug struct {
+	name    string
+	changes []Change
+	hunts   []hunt // each has to catch it
+}
+
+// hunt is where a bug is looked for.
+type hunt struct {
+	layer, pkg, run string
+}
+
+// zoo lists all bugs, by the part of the protocol that they break.
+func zoo() []bug {
+	return slices.Concat(zooOfGates(), zooOfLeases(), zooOfLanes(), zooOfStorage(), zooOfEdges())
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A bug whose text has moved would be one that nobody looks for any more.
+func TestEveryBugOfTheZooFindsItsPlace(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, b := range zoo() {
+		if seen[b.name] {
+			t.Errorf("%s: twice", b.name)
+		}
+		seen[b.name] = true
+		if _, err := Apply(root(t), b.changes); err != nil {
+			t.Errorf("%s: %v", b.name, err)
+		}
+		if len(b.changes) == 0 || len(b.hunts) == 0 {
+			t.Errorf("%s: %d changes, %d hunts", b.name, len(b.changes), len(b.hunts))
+		}
+	}
+	if len(seen) < 25 {
+		t.Errorf("%d bugs, want 25 or more", len(seen))
+	}
+}
+
+// cage keeps the programs without a bug.
+type cage struct {
+	root string
+	dir  string
+	made map[string]*Suite
+}
+
+// sound is the program of a package as it is. The tests of a hunt have to pass
+// there, once.
+func (c *cage) sound(t *testing.T, h hunt) *Suite {
+	t.Helper()
+	if c.made[h.pkg] == nil {
+		program, err := Build(t.Context(), c.root, h.pkg, c.dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.made[h.pkg] = &Suite{Program: program, Dir: filepath.Join(c.root, h.pkg)}
+	}
+	s := *c.made[h.pkg]
+	s.Run = []string{h.run}
+	if key := h.pkg + " " + h.run; c.made[key] == nil {
+		r, err := s.run(t.Context(), h.run, nil, false)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case !r.passed:
+			t.Fatalf("%s: -run %s fails without a bug:\n%s", h.pkg, h.run, r.output)
+		}
+		c.made[key] = &s
+	}
+	return &s
+}
+
+// Each bug of the zoo is caught in each layer that is named for it. With
+// UNAVEZ_LONG=1 all of them are built and looked for; else a few, of the packages
+// that need no server.
+func TestEveryBugOfTheZooIsCaught(t *testing.T) {
+	bugs, only := zoo(), os.Getenv(onlyVariable)
+	run := evidence.Run{Name: "zoo", Long: evidence.Long()}
+	if !evidence.Long() {
+		if testing.Short() {
+			t.Skip("compiling takes its time")
+		}
+		run.Seed = rand.Uint64()
+		bugs = sample(bugs, run.Seed)
+		t.Logf("seed %d", run.Seed)
+	}
+	c := &cage{root: root(t), dir: t.TempDir(), made: map[string]*Suite{}}
+	layers := map[string][]string{}
+	for _, b := range bugs {
+		if !strings.Contains(b.name, only) {
+			continue
+		}
+		run.Seeded++
+		t.Run(b.name, func(t *testing.T) {
+			if by := c.catch(t, b); len(by) == len(b.hunts) {
+				run.Caught++
+				layers[b.name] = by
+			}
+		})
+	}
+	for _, by := range layers {
+		for _, layer := range by {
+			run.Sees("caught by "+layer, 1)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(layers)) {
+		t.Logf("%-70s %s", name, strings.Join(layers[name], ", "))
+	}
+	run.Violations = run.Seeded - run.Caught
+	if only == "" && evidence.Long() {
+		if err := run.Write(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// sample chooses two bugs of packages that are quick to build and need no server.
+func sample(bugs []bug, seed uint64) []bug {
+	bugs = slices.DeleteFunc(slices.Clone(bugs), func(b bug) bool {
+		return slices.ContainsFunc(b.hunts, func(h hunt) bool { return !slices.Contains([]string{".", "source", "httpkey"}, h.pkg) })
+	})
+	r := rand.New(rand.NewPCG(seed, 0))
+	r.Shuffle(len(bugs), func(i, j int) { bugs[i], bugs[j] = bugs[j], bugs[i] })
+	return bugs[:min(2, len(bugs))]
+}
+
+// catch hunts one bug and names the layers that have caught it.
+func (c *cage) catch(t *testing.T, b bug) (by []string) {
+	t.Helper()
+	files, err := Apply(c.root, b.changes)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	dir := t.TempDir()
+	for _, h := range b.hunts {
+		sound := c.sound(t, h)
+		began := time.Now()
+		program, err := Build(t.Context(), c.root, h.pkg, dir, files)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		suite := &Suite{Program: program, Dir: sound.Dir, Run: []string{h.run}}
+		caught, err := suite.Catches(t.Context(), nil, sound)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, doubt := range caught.Doubts {
+			t.Log(doubt)
+		}
+		if caught.Test == "" {
+			t.Errorf("%s does not catch it: %s -run %q", h.layer, h.pkg, h.run)
+			continue
+		}
+		t.Logf("%s catches it: %s (%s)", h.layer, caught.Test, time.Since(began).Round(time.Second))
+		by = append(by, h.layer)
+	}
+	slices.Sort(by)
+	return by
+}
