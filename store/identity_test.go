@@ -95,7 +95,7 @@ func TestKeyComesBackFromItsText(t *testing.T) {
 			t.Errorf("ParseKey(%q) = %v, %v", v.Key, key, err)
 		}
 	}
-	for _, bad := range []string{"", "00", strings.Repeat("0", 31), strings.Repeat("0", 34), strings.Repeat("g", 32), " " + strings.Repeat("0", 32)} {
+	for _, bad := range []string{"", "00", strings.Repeat("0", 31), strings.Repeat("0", 33), strings.Repeat("0", 34), strings.Repeat("g", 32), " " + strings.Repeat("0", 32)} {
 		if key, err := store.ParseKey(bad); err == nil {
 			t.Errorf("ParseKey(%q) = %v, want an error", bad, key)
 		}
@@ -112,7 +112,16 @@ func TestEveryFaultOfAnIdentityIsReported(t *testing.T) {
 		{store.Identity{Tenant: "t", Effect: "e", Parts: []string{"p"}}, nil},
 		{store.Identity{Effect: "e", Parts: []string{"", "p"}}, nil},
 		{store.Identity{Tenant: "t", Effect: "e", Parts: slices.Repeat([]string{"p"}, store.MaxParts)}, nil},
+		{store.Identity{Tenant: long[1:], Effect: long[1:], Parts: []string{long[1:], ""}}, nil},
 		{store.Identity{}, []string{"effect", "key"}},
+		// Each fault by itself.
+		{store.Identity{Tenant: long, Effect: "e", Parts: []string{"p"}}, []string{"tenant"}},
+		{store.Identity{Tenant: bad, Effect: "e", Parts: []string{"p"}}, []string{"tenant"}},
+		{store.Identity{Tenant: "t", Effect: "", Parts: []string{"p"}}, []string{"effect: empty"}},
+		{store.Identity{Tenant: "t", Effect: long, Parts: []string{"p"}}, []string{"effect"}},
+		{store.Identity{Tenant: "t", Effect: "e\x00", Parts: []string{"p"}}, []string{"effect"}},
+		{store.Identity{Tenant: "t", Effect: "e"}, []string{"0 parts"}},
+		{store.Identity{Tenant: "t", Effect: "e", Parts: []string{"p", long}}, []string{"key part 2"}},
 		{store.Identity{Tenant: "t", Effect: "e", Parts: []string{"", ""}}, []string{"every part"}},
 		{store.Identity{Tenant: "t", Effect: "e", Parts: slices.Repeat([]string{"p"}, store.MaxParts+1)}, []string{"17 parts"}},
 		{store.Identity{Tenant: long, Effect: long, Parts: []string{long}}, []string{"tenant", "effect", "key part 1"}},

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Span is a part of a text, from one byte up to another.
+// Span is a part of a text.
 type Span struct {
+	// From is its first byte and To the one behind its last.
 	From, To int
 }
 

@@ -1,0 +1,155 @@
+package teeth
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/unavez/unavez/internal/evidence"
+)
+
+// gardenVariable, a part of their names, chooses gardens.
+const gardenVariable = "UNAVEZ_GARDEN"
+
+// plot is code whose mutants are tried, and the tests that have to notice them.
+type plot struct {
+	name  string
+	pkg   string
+	files []string
+	sql   bool
+	run   []string
+	flags []string
+	limit time.Duration
+}
+
+// plots is the code that decides and does nothing else, and the statements of the
+// stores that stand in Go.
+func plots() []plot {
+	all := []string{"."}
+	return []plot{
+		{name: "identity", pkg: "store", files: []string{"identity.go", "outcome.go"}, run: all},
+		{name: "exact", pkg: "internal/exact", files: []string{"canonical.go", "exact.go", "path.go"}, run: all},
+		{name: "fingerprint", pkg: "httpkey", files: []string{"fingerprint.go", "key.go"}, run: []string{"Fingerprint|Key", "."}},
+		{name: "signatures", pkg: "source", files: []string{"standard.go", "hmac.go", "header.go", "jwt.go", "secret.go"}, run: all},
+		{name: "retry", pkg: "inbox", files: []string{"retry.go"}, run: []string{"Retry|Delay|Fails|Declared|GivenUp|Limits", "."}},
+		{name: "board", pkg: "inbox", files: []string{"board.go"}, run: []string{"Board|Once|Order|Holder|Storm", "."}},
+		{name: "statechart", pkg: "statechart", files: []string{"step.go", "select.go", "round.go", "complete.go"}, run: []string{"Corpus", "."}},
+		{name: "statements-sqlite", pkg: lite, sql: true, run: []string{stores + "|" + queues, "."}},
+	}
+}
+
+// equivalent are mutants that change nothing anybody can see, with the reason.
+func equivalent() map[string]string {
+	return map[string]string{
+		"store/identity.go: 8 → 9":   "Uint64 reads 8 bytes of what it gets",
+		"store/identity.go: 16 → 17": "what becomes a Key is its first 16 bytes",
+	}
+}
+
+// files are the Go files of a plot.
+func (p plot) list(t *testing.T) []string {
+	t.Helper()
+	if !p.sql {
+		return p.files
+	}
+	names, err := filepath.Glob(filepath.Join(root(t), p.pkg, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for _, name := range names {
+		base := filepath.Base(name)
+		// An audit and a doctor only look.
+		if !strings.HasSuffix(base, "_test.go") && !strings.HasPrefix(base, "audit") && !strings.HasPrefix(base, "doctor") {
+			files = append(files, base)
+		}
+	}
+	return files
+}
+
+func (p plot) plant(t *testing.T) *Garden {
+	t.Helper()
+	kind := Decisions
+	if p.sql {
+		kind = Statements
+	}
+	g, err := kind(root(t), p.pkg, p.list(t)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// What is named as equivalent has to be there.
+func TestEveryEquivalentMutantIsThere(t *testing.T) {
+	t.Parallel()
+	missing := equivalent()
+	for _, p := range plots() {
+		for _, m := range p.plant(t).Mutants() {
+			delete(missing, m.String())
+		}
+	}
+	for name := range missing {
+		t.Errorf("not there: %s", name)
+	}
+}
+
+// A mutant that survives is a missing test, or changes nothing; then it is named
+// in equivalent. Only with UNAVEZ_LONG=1: the tests run once for each.
+func TestEveryMutantIsCaught(t *testing.T) {
+	if !evidence.Long() {
+		return
+	}
+	only := os.Getenv(gardenVariable)
+	known := equivalent()
+	for _, p := range plots() {
+		if !strings.Contains(p.name, only) {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			g := p.plant(t)
+			program, err := g.Build(t.Context(), t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := evidence.Run{Name: "mutants-" + p.name, Long: true}
+			by := map[string]int{}
+			limit := p.limit
+			if limit == 0 {
+				limit = time.Minute
+			}
+			_, err = g.Try(t.Context(), program, Suite{Run: p.run, Flags: p.flags, Limit: limit}, func(f Fate) {
+				run.Seeded++
+				switch {
+				case !f.Survived():
+					run.Caught++
+					test, _, _ := strings.Cut(f.Caught.Test, "/")
+					by[test]++
+					if known[f.String()] != "" {
+						t.Errorf("named as equivalent, and caught by %s: %s", f.Caught.Test, f)
+					}
+				case known[f.String()] != "":
+					run.Equivalent++
+				default:
+					t.Errorf("survives (reached: %v): line %d: %s %v", f.Reached, f.Line, f, f.Caught.Doubts)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			run.Violations = run.Seeded - run.Caught - run.Equivalent
+			t.Logf("%d mutants, %d caught, %d equivalent", run.Seeded, run.Caught, run.Equivalent)
+			for _, test := range slices.Sorted(maps.Keys(by)) {
+				t.Log(fmt.Sprintf("%5d by %s", by[test], test))
+			}
+			if err := run.Write(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
