@@ -67,7 +67,7 @@ func layers() []layer {
 		{pkg: "server/...", module: []string{
 			".", "store/...", "lease/...", "broker/...", "httpkey/...", "inbox/...", "outbox/...",
 			"source/...", "statechart/...", "console/...", helpers,
-			"internal/conform", "internal/gateway", "internal/torture",
+			"internal/conform", "internal/chaos", "internal/gateway", "internal/torture",
 		}, foreign: []string{"*"}},
 		{pkg: "cmd/...", module: []string{"server"}, foreign: []string{"*"}},
 
@@ -78,6 +78,9 @@ func layers() []layer {
 		{pkg: "internal/conform/...", module: []string{helpers}},
 		// So does what tries to break it, with a store and a lease to do that on.
 		{pkg: "internal/torture", module: []string{".", "store", "store/postgres", "lease/redis", helpers}, foreign: []string{"github.com/jackc/pgx/v5"}},
+		{pkg: "internal/chaos", module: []string{
+			".", "store", "store/postgres", "store/sqlite", "lease/redis", "httpkey", "inbox", "source", helpers, "internal/torture",
+		}, foreign: []string{"github.com/jackc/pgx/v5", "github.com/redis/go-redis/v9", "modernc.org/sqlite"}},
 		{pkg: "internal/testenv", foreign: []string{"github.com/jackc/pgx/v5"}}, // makes databases for tests
 		{pkg: "internal/...", module: []string{"store", "lease", helpers}},
 	}
@@ -86,7 +89,7 @@ func layers() []layer {
 // outside are the internal packages that helpers does not mean: they stand
 // outside the code that they try. A row that wants one names it.
 func outside() []string {
-	return []string{"internal/archtest/...", "internal/conform/...", "internal/fault/...", "internal/gateway/...", "internal/torture/..."}
+	return []string{"internal/archtest/...", "internal/chaos/...", "internal/conform/...", "internal/fault/...", "internal/gateway/...", "internal/torture/..."}
 }
 
 func layerOf(pkg string) (layer, bool) {

@@ -96,16 +96,21 @@ const connectLimit = 10 * time.Second
 // them, with TLS or without.
 func (b *Bed) proxy() (*wire.Proxy, error) {
 	return wire.Listen(wire.PostgreSQL, func(ctx context.Context) (net.Conn, error) {
-		c := b.config.ConnConfig
-		conn, err := dial(ctx, c.Host, c.Port, c.TLSConfig)
-		for _, next := range c.Fallbacks {
-			if err == nil {
-				break
-			}
-			conn, err = dial(ctx, next.Host, next.Port, next.TLSConfig)
-		}
-		return conn, err
+		return Dial(ctx, b.config.ConnConfig)
 	})
+}
+
+// Dial connects to the server of a URL of PostgreSQL, with TLS or without as that
+// wants it, and says nothing yet.
+func Dial(ctx context.Context, c *pgx.ConnConfig) (net.Conn, error) {
+	conn, err := dial(ctx, c.Host, c.Port, c.TLSConfig)
+	for _, next := range c.Fallbacks {
+		if err == nil {
+			break
+		}
+		conn, err = dial(ctx, next.Host, next.Port, next.TLSConfig)
+	}
+	return conn, err
 }
 
 // dial connects to a PostgreSQL, and has the connection encrypted where that is

@@ -333,6 +333,9 @@ func rememberedBy(ctx context.Context, db *sql.DB) (map[store.Key]store.State, e
 		if err := rows.Scan(&key, &state); err != nil {
 			return nil, err
 		}
+		if len(key) != len(store.Key{}) { // of a disk that lies
+			return nil, fmt.Errorf("a key of %d bytes", len(key))
+		}
 		states[store.Key(key)] = store.State(state)
 	}
 	return states, rows.Err()
