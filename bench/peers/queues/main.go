@@ -203,7 +203,12 @@ func run(ctx context.Context, pool *pgxpool.Pool, s system, n, aggregates int, l
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	w := newWatch()
-	r, err := s.start(ctx, pool, w)
+	own, err := pgxpool.NewWithConfig(ctx, pool.Config()) // a system may close its connections when it stops
+	if err != nil {
+		return f, err
+	}
+	defer own.Close()
+	r, err := s.start(ctx, own, w)
 	if err != nil {
 		return f, err
 	}
