@@ -14,57 +14,17 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/unavez/unavez"
+	"github.com/unavez/unavez/internal/unsent"
 )
 
-// unsent is the error of an attempt of which not one byte was written.
-type unsent struct{ err error }
+// notSent is the error of an attempt of which not one byte was written.
+type notSent struct{ err error }
 
-func (u *unsent) Error() string { return "nothing was sent: " + u.err.Error() }
-func (u *unsent) Unwrap() error { return u.err }
-
-// errSealed: the attempt has been given up before anything was written.
-var errSealed = errors.New("connection given up")
-
-// wire is a connection that knows whether anything was written on it, above
-// TLS. It is what tells "never started" from "unknown".
-type wire struct {
-	net.Conn
-	mu     sync.Mutex
-	writes int64
-	sealed bool
-}
-
-// Write counts before it writes: a write that fails may have sent something.
-func (c *wire) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	if c.sealed {
-		c.mu.Unlock()
-		return 0, errSealed
-	}
-	c.writes++
-	c.mu.Unlock()
-	return c.Conn.Write(b)
-}
-
-func (c *wire) count() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.writes
-}
-
-// seal ends writing, also for a goroutine that is just about to, and tells how
-// often there was any.
-func (c *wire) seal() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sealed = true
-	_ = c.Close() // of a connection that has failed
-	return c.writes
-}
+func (n *notSent) Error() string { return "nothing was sent: " + n.err.Error() }
+func (n *notSent) Unwrap() error { return n.err }
 
 // transport is one that knows nothing of the environment, follows nothing,
 // unpacks nothing and speaks HTTP/1.1, where a request is on the wire once.
@@ -86,7 +46,7 @@ func (f *front) transport() *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return &wire{Conn: conn}, nil
+			return &unsent.Conn{Conn: conn}, nil
 		},
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(ctx, network, address)
@@ -104,7 +64,7 @@ func (f *front) transport() *http.Transport {
 				_ = conn.Close() // the handshake's error says it all
 				return nil, err
 			}
-			return &wire{Conn: secured}, nil
+			return &unsent.Conn{Conn: secured}, nil
 		},
 		MaxIdleConnsPerHost:    32,
 		IdleConnTimeout:        30 * time.Second,
@@ -126,18 +86,18 @@ func (once) Close() error { return nil }
 func (f *front) attempt(ctx context.Context, x *exchange) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
-	var conn *wire
+	var conn *unsent.Conn
 	var before int64
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-		if c, ok := info.Conn.(*wire); ok {
-			conn, before = c, c.count()
+		if c, ok := info.Conn.(*unsent.Conn); ok {
+			conn, before = c, c.Writes()
 		}
 	}})
 	out := f.outgoing(ctx, x)
 	response, err := f.keyed.RoundTrip(out)
 	if err != nil {
-		if conn == nil || conn.seal() == before {
-			return nil, unavez.NeverStarted(&unsent{err})
+		if conn == nil || conn.Seal() == before {
+			return nil, unavez.NeverStarted(&notSent{err})
 		}
 		return nil, fmt.Errorf("attempt at the application: %w", err)
 	}

@@ -213,7 +213,7 @@ func (p *Proxy[Tx]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // end answers by what became of the operation.
 func (p *Proxy[Tx]) end(x *exchange, got *answer, out unavez.Outcome, err error) {
 	var refused *upstreamAnswer
-	var dead *unsent
+	var dead *notSent
 	switch {
 	case err == nil && (out.Replayed || got == nil):
 		x.replays(out.Result)

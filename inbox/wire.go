@@ -7,44 +7,9 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"sync"
+
+	"github.com/unavez/unavez/internal/unsent"
 )
-
-// wire is a connection that knows whether anything was written on it: what tells
-// an attempt that never started from one that may have arrived.
-type wire struct {
-	net.Conn
-	mu     sync.Mutex
-	writes int64
-	sealed bool
-}
-
-// Write counts before it writes: a write that fails may have sent something.
-func (c *wire) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	if c.sealed {
-		c.mu.Unlock()
-		return 0, net.ErrClosed
-	}
-	c.writes++
-	c.mu.Unlock()
-	return c.Conn.Write(b)
-}
-
-func (c *wire) count() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.writes
-}
-
-// seal ends writing, also for a goroutine that is just about to, and tells how
-// often there was any.
-func (c *wire) seal() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sealed = true
-	_ = c.Close() // of a connection that has failed
-	return c.writes
-}
 
 // transport is that of the caller's client, made to send each request once. Of a
 // transport of another kind only the traces are known.
@@ -86,7 +51,7 @@ func wired(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire{Conn: conn}, nil
+	return &unsent.Conn{Conn: conn}, nil
 }
 
 // watched is what a trace saw of one attempt.
@@ -94,8 +59,8 @@ type watched struct {
 	mu     sync.Mutex
 	asked  bool // for a connection, so that the trace is known to work
 	got    bool
-	conn   *wire // nil if it is of another kind
-	before int64 // writes on it before this attempt: of TLS, or of earlier ones
+	conn   *unsent.Conn // nil if it is of another kind
+	before int64        // writes on it before this attempt: of TLS, or of earlier ones
 }
 
 func (w *watched) trace() *httptrace.ClientTrace {
@@ -113,8 +78,8 @@ func (w *watched) trace() *httptrace.ClientTrace {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.got = true
-			if w.conn, _ = conn.(*wire); w.conn != nil {
-				w.before = w.conn.count()
+			if w.conn, _ = conn.(*unsent.Conn); w.conn != nil {
+				w.before = w.conn.Writes()
 			}
 		},
 	}
@@ -130,5 +95,5 @@ func (w *watched) unsent(counted bool) bool {
 	case w.conn == nil:
 		return false
 	}
-	return w.conn.seal() == w.before
+	return w.conn.Seal() == w.before
 }
