@@ -176,7 +176,9 @@ func TestADemandOfTheSenderErasesAPersonOrAWholeStoreAndNothingElse(t *testing.T
 
 // pageOf are the keys of the operations in a state.
 func pageOf(b *bed, state string) (keys []string) {
-	type list struct{ Operations []struct{ Key, Effect string } }
+	type list struct {
+		Operations []struct{ Key, Effect string }
+	}
 	for _, o := range page[list](b, "/api/operations?limit=1000&state="+state).Operations {
 		keys = append(keys, o.Key)
 	}

@@ -416,62 +416,7 @@ func relayed(t *testing.T) (place string, cut, mend func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := u.Host
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	down, open := false, map[net.Conn]bool{}
-	var relaying sync.WaitGroup
-	closeAll := func(gone bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		down = gone
-		for c := range open {
-			_ = c.Close() // that is the point
-		}
-		clear(open)
-	}
-	keep := func(list ...net.Conn) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, c := range list {
-			if down {
-				_ = c.Close() // refused
-				continue
-			}
-			open[c] = true
-		}
-		return !down
-	}
-	relaying.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", server)
-			if err != nil {
-				_ = in.Close() // as if the server had refused it
-				continue
-			}
-			if !keep(in, out) {
-				continue
-			}
-			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
-				relaying.Go(func() {
-					_, _ = io.Copy(pair[0], pair[1]) // until one of them is closed
-					_ = pair[0].Close()
-				})
-			}
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close() // ends the loop
-		closeAll(true)
-		relaying.Wait()
-	})
-	u.Host = l.Addr().String()
-	return "store: " + u.String() + "\n" + rest, func() { closeAll(true) }, func() { closeAll(false) }
+	gate := testenv.StartRelay(t, u.Host)
+	u.Host = gate.Addr()
+	return "store: " + u.String() + "\n" + rest, gate.Cut, gate.Mend
 }

@@ -68,17 +68,57 @@ type child struct {
 	cmd      *exec.Cmd
 	requests string
 	admin    string
-	log      chan string // every line
-	out      string      // file of the start lines
+	log      journal
+	out      string // file of the start lines
 	exited   chan struct{}
 	err      error
+}
+
+// journal is every line that a child has logged.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+	read  int           // lines that wait has passed
+	grew  chan struct{} // closed by the next line
+}
+
+func (j *journal) add(line string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, line)
+	if j.grew != nil {
+		close(j.grew)
+		j.grew = nil
+	}
+}
+
+// next gives the next line that holds the text; or what tells of further lines.
+func (j *journal) next(text string) (line string, grew <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for j.read < len(j.lines) {
+		line = j.lines[j.read]
+		if j.read++; strings.Contains(line, text) {
+			return line, nil
+		}
+	}
+	if j.grew == nil {
+		j.grew = make(chan struct{})
+	}
+	return "", j.grew
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Join(j.lines, "\n")
 }
 
 // serve starts the program in a folder, with variables in its environment, and
 // waits until it listens.
 func serve(t *testing.T, dir string, env ...string) *child {
 	t.Helper()
-	s := &child{t: t, log: make(chan string, 10_000), out: filepath.Join(t.TempDir(), "out"), exited: make(chan struct{})}
+	s := &child{t: t, out: filepath.Join(t.TempDir(), "out"), exited: make(chan struct{})}
 	s.cmd = exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
 	s.cmd.Env = append(os.Environ(), env...)
 	out, err := os.Create(s.out)
@@ -97,7 +137,7 @@ func serve(t *testing.T, dir string, env ...string) *child {
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			s.log <- lines.Text()
+			s.log.add(lines.Text())
 		}
 	})
 	go func() {
@@ -123,13 +163,16 @@ func (s *child) wait(text string) string {
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
 	for {
+		line, grew := s.log.next(text)
+		if grew == nil {
+			return line
+		}
 		select {
-		case line := <-s.log:
-			if strings.Contains(line, text) {
-				return line
-			}
+		case <-grew:
+		case <-s.exited:
+			s.t.Fatalf("it ended before %q was logged; got\n%s", text, &s.log)
 		case <-limit.C:
-			s.t.Fatalf("%q was not logged", text)
+			s.t.Fatalf("%q was not logged; got\n%s", text, &s.log)
 		}
 	}
 }
