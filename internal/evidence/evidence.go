@@ -50,6 +50,9 @@ type Run struct {
 	Seeded     int `json:"seeded,omitempty"`
 	Caught     int `json:"caught,omitempty"`
 	Equivalent int `json:"equivalent,omitempty"`
+	// Found tells by what each of them was noticed, by their names; what was not
+	// has no word.
+	Found map[string]string `json:"found,omitempty"`
 	// Violations of a promise that were found.
 	Violations int `json:"violations"`
 	// Sometimes counts what must happen in some run for the run to mean
@@ -74,6 +77,36 @@ func (r *Run) Never() (all []string) {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// Resume takes in what an earlier run of that name has found, so that the parts of
+// a long run can be run apart. It does nothing where there is none.
+func (r *Run) Resume() error {
+	dir := os.Getenv(Variable)
+	if dir == "" {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(dir, r.Name+".json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var earlier Run
+	if err == nil {
+		err = json.Unmarshal(text, &earlier)
+	}
+	if err != nil {
+		return fmt.Errorf("evidence: %w", err)
+	}
+	r.Found = earlier.Found
+	return nil
+}
+
+// Finds notes by what a mistake was noticed, "" for by nothing.
+func (r *Run) Finds(mistake, by string) {
+	if r.Found == nil {
+		r.Found = map[string]string{}
+	}
+	r.Found[mistake] = by
 }
 
 // Write writes the run to its file in the folder that [Variable] names.

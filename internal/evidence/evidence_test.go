@@ -35,3 +35,24 @@ func TestARunIsWrittenWhereItIsWanted(t *testing.T) {
 		}
 	}
 }
+
+func TestARunGoesOnWhereAnotherHasStopped(t *testing.T) {
+	t.Setenv(Variable, "")
+	r := Run{Name: "a-run"}
+	if err := r.Resume(); err != nil || r.Found != nil {
+		t.Errorf("without a folder: %v, %v", r.Found, err)
+	}
+	t.Setenv(Variable, t.TempDir())
+	if err := r.Resume(); err != nil || r.Found != nil {
+		t.Errorf("without a file: %v, %v", r.Found, err)
+	}
+	r.Finds("a mistake", "a test")
+	r.Finds("another", "")
+	if err := r.Write(); err != nil {
+		t.Fatal(err)
+	}
+	next := Run{Name: "a-run"}
+	if err := next.Resume(); err != nil || len(next.Found) != 2 || next.Found["a mistake"] != "a test" {
+		t.Errorf("%v, %v", next.Found, err)
+	}
+}

@@ -1,7 +1,6 @@
 package teeth
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -39,7 +38,7 @@ func plots() []plot {
 		{name: "retry", pkg: "inbox", files: []string{"retry.go"}, run: []string{"Retry|Delay|Fails|Declared|GivenUp|Limits", "."}},
 		{name: "board", pkg: "inbox", files: []string{"board.go"}, run: []string{"Board|Once|Order|Holder|Storm", "."}},
 		{name: "statechart", pkg: "statechart", files: []string{"step.go", "select.go", "round.go", "complete.go"}, run: []string{"Corpus", "."}},
-		{name: "statements-sqlite", pkg: lite, sql: true, run: []string{stores + "|" + queues, "."}},
+		{name: "sqlite", pkg: lite, sql: true, run: []string{stores + "|" + queues, "."}},
 	}
 }
 
@@ -51,7 +50,15 @@ func equivalent() map[string]string {
 	}
 }
 
-// files are the Go files of a plot.
+// kind is what the mutants of a plot are called.
+func (p plot) kind() string {
+	if p.sql {
+		return "guards"
+	}
+	return "mutants"
+}
+
+// list is the Go files of a plot.
 func (p plot) list(t *testing.T) []string {
 	t.Helper()
 	if !p.sql {
@@ -117,7 +124,7 @@ func TestEveryMutantIsCaught(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			run := evidence.Run{Name: "mutants-" + p.name, Long: true}
+			run := evidence.Run{Name: p.kind() + "-" + p.name, Long: true}
 			by := map[string]int{}
 			limit := p.limit
 			if limit == 0 {
@@ -145,7 +152,7 @@ func TestEveryMutantIsCaught(t *testing.T) {
 			run.Violations = run.Seeded - run.Caught - run.Equivalent
 			t.Logf("%d mutants, %d caught, %d equivalent", run.Seeded, run.Caught, run.Equivalent)
 			for _, test := range slices.Sorted(maps.Keys(by)) {
-				t.Log(fmt.Sprintf("%5d by %s", by[test], test))
+				t.Logf("%5d by %s", by[test], test)
 			}
 			if err := run.Write(); err != nil {
 				t.Error(err)

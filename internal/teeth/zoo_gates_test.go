@@ -32,8 +32,8 @@ func zooOfGates() []bug {
 	return []bug{
 		{
 			name:    "the gate takes no lock (PostgreSQL)",
-			changes: one(migration2, "ELSIF NOT pg_try_advisory_xact_lock(operation_lock) THEN", "ELSIF false THEN"),
-			hunts:   []hunt{{conformance, pg, pgRing}},
+			changes: one("store/postgres/read.go", `	lock := "pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.int8)"`, `	lock := "$1::pg_catalog.int8 IS NOT NULL"`),
+			hunts:   []hunt{{conformance, pg, pgRing + "/racing|race_to"}},
 		},
 		{
 			name: "the gate takes no lock (SQLite)",
@@ -55,7 +55,7 @@ func zooOfGates() []bug {
 			changes: one(migration2, `CREATE FUNCTION unavez.gate(operation_key uuid, operation_lock bigint, waits boolean, limit_ms bigint)
 RETURNS unavez.found LANGUAGE plpgsql VOLATILE`, `CREATE FUNCTION unavez.gate(operation_key uuid, operation_lock bigint, waits boolean, limit_ms bigint)
 RETURNS unavez.found LANGUAGE plpgsql STABLE`),
-			hunts: []hunt{{server, pg, "^TestRing|^TestLease|^TestFinish|^TestStoreHoldsWhatEveryStorePromises$/^ring$"}},
+			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|^TestFinish|" + stores + "/^ring$/racing|" + stores + "/^ring$/race_to"}},
 		},
 		{
 			name: "a ring is read above READ COMMITTED",
@@ -73,13 +73,18 @@ RETURNS unavez.found LANGUAGE plpgsql STABLE`),
 			changes: one("store/postgres/finish.go",
 				`" AND ($2::pg_catalog.timestamptz IS NULL OR pg_catalog.transaction_timestamp() OPERATOR(pg_catalog.=) $2::pg_catalog.timestamptz)"+`,
 				`" AND ($2::pg_catalog.timestamptz IS NULL OR $2::pg_catalog.timestamptz IS NOT NULL)"+`),
-			hunts: []hunt{{server, pg, "^TestCommitUnderneathIsFoundOut$|^TestStoreHoldsWhatEveryStorePromises$/^ring$/handler"}},
+			hunts: []hunt{{server, pg, "^TestCommitUnderneathIsFoundOut$|" + stores + "/^ring$/ended_by_its_handler"}},
 		},
 		{
-			name: "a silent client keeps its key",
+			name:    "a silent client keeps its key",
+			changes: one("store/postgres/read.go", `limits := []string{"idle_in_transaction_session_timeout", "statement_timeout"`, `limits := []string{"statement_timeout"`),
+			hunts:   []hunt{{server, pg, "^TestKeyOfASilentClientIsFreeWithinItsLimit$"}},
+		},
+		{
+			name: "a silent finish keeps its key",
 			changes: one(migration2, `set_config('idle_in_transaction_session_timeout', ms, true)
             || `, ``),
-			hunts: []hunt{{server, pg, "^TestKeyOfASilentClientIsFreeWithinItsLimit$|^TestKeyOfAStopped"}},
+			hunts: []hunt{{server, pg, "^TestKeyOfASilentFinishIsFreeWithinItsLimit$"}},
 		},
 		{
 			name: "a durability that a handler has lowered stays low",
@@ -142,7 +147,7 @@ RETURNS unavez.found LANGUAGE plpgsql STABLE`),
 		{
 			name:    "a handler that wrote is frozen as one that did not",
 			changes: one(migration2, "IF unwritten AND pg_current_xact_id_if_assigned() IS NOT NULL THEN", "IF false THEN"),
-			hunts:   []hunt{{conformance, pg, pgRing}},
+			hunts:   []hunt{{conformance, pg, pgRing + "/wr[io]t"}},
 		},
 	}
 }

@@ -12,7 +12,7 @@ func zooOfLeases() []bug {
 			name: "a finish has no fence (PostgreSQL)",
 			changes: one(migration2, fence, `        DELETE FROM unavez.attempt x WHERE x.key = operation_key;
         DELETE FROM unavez.step`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|^TestStoreHoldsWhatEveryStorePromises$/^ring$"}},
+			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|" + stores + "/^ring$/fence|claim"}},
 		},
 		{
 			name: "a finish has no fence (SQLite)",
@@ -39,7 +39,7 @@ func zooOfLeases() []bug {
 			name: "a fence that is not found stops nothing",
 			changes: one(migration2, fence, `        DELETE FROM unavez.attempt x WHERE x.key = operation_key AND x.fence = old_fence;
         DELETE FROM unavez.step`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|^TestStoreHoldsWhatEveryStorePromises$/^ring$"}},
+			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|" + stores + "/^ring$/fence|claim"}},
 		},
 		{
 			name: "a claim takes no lock (PostgreSQL)",
@@ -52,7 +52,7 @@ func zooOfLeases() []bug {
         PERFORM unavez.new_incarnation(false);
     END IF;
     IF f.lapsed`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|^TestStoreHoldsWhatEveryStorePromises$/^ring$"}},
+			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|" + stores + "/^ring$/fence|claim"}},
 		},
 		{
 			name:    "a takeover keeps the fence",

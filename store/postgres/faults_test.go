@@ -163,6 +163,28 @@ func TestKeyOfASilentClientIsFreeWithinItsLimit(t *testing.T) {
 	rowsAre(t, d)
 }
 
+// The same of a finish, which holds the lock of its operation.
+func TestKeyOfASilentFinishIsFreeWithinItsLimit(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	w, other := d.worker(t, nil), d.worker(t, nil)
+	gate := gateOf("silent finish")
+	a, _, err := w.Claim(t.Context(), store.Claim{Gate: gate, Lease: time.Minute})
+	must(t, "Claim", err)
+	short := gate
+	short.Limit = 300 * time.Millisecond
+	silent, err := w.Finish(t.Context(), short, a.Fence)
+	must(t, "Finish", err)
+	must(t, "write", write(t.Context(), silent.Tx(), "silent"))
+	txn, err := other.Finish(t.Context(), gate, a.Fence)
+	must(t, "Finish by another", err)
+	_, err = txn.Commit(t.Context(), completed("other"))
+	must(t, "Commit by another", err)
+	_, err = silent.Commit(t.Context(), completed("late"))
+	is(t, "Commit", err, store.ErrLimit)
+	rowsAre(t, d)
+}
+
 func TestKeyOfAStoppedWorkerIsFreeWithinItsLimit(t *testing.T) {
 	t.Parallel()
 	d := fresh(t, nil)
