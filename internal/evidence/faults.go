@@ -1,0 +1,62 @@
+package evidence
+
+// Fault is one that the project found in itself, or in the design it began with.
+type Fault struct {
+	// What was wrong.
+	What string
+	// Finder is the layer of tests, or the experiment, that showed it.
+	Finder string
+	// Package and Test are the test that holds it since.
+	Package, Test string
+}
+
+// Who found a fault.
+const (
+	experiment = "experiment on a server"
+	storm      = "storm of the inbox"
+	randomList = "random list against the model"
+	suite      = "conformance suite"
+	seeded     = "the zoo"
+	mutation   = "mutants"
+)
+
+// Faults are all of them, the oldest first.
+func Faults() []Fault {
+	const pg, lite, in = "store/postgres", "store/sqlite", "inbox"
+	return []Fault{
+		{"above READ COMMITTED an operation takes effect twice when the ring turns between the snapshot and the finish", experiment, pg, "TestIsolationAboveReadCommitted"},
+		{"a claim succeeds after a finish that came between its read and its insert: the outside call is made twice", experiment, pg, "TestLeaseIsGuardedByLockAndFence"},
+		{"a fence that is checked by a SELECT lets an overtaken attempt commit", experiment, pg, "TestLeaseIsGuardedByLockAndFence"},
+		{"a slot is emptied with an event that was appended and not yet committed", experiment, pg, "TestAppendUnderWayIsNotLostWithItsSlot"},
+		{"an outcome that is inserted late goes with its slot", experiment, pg, "TestLateInsertIsNotLostWithItsSlot"},
+		{"a duplicate in the lazy form runs its handler's statement before it is refused, and hangs on its twin's row locks", experiment, pg, "TestNothingOfALazyDuplicateRuns"},
+		{"a TRUNCATE that queues stops every gate for as long as it waits", experiment, pg, "TestEmptyingNeverQueues"},
+		{"the gate of an eight-slot ring leaves the fast path of relation locks", experiment, pg, "TestGateHoldsFewLocks"},
+		{"events are numbered by the hash of their keys instead of by arrival", experiment, pg, "TestArrivalsAreNumberedInTheirOrder"},
+		{"a client that falls silent inside its transaction keeps its key for ever", experiment, pg, "TestKeyOfASilentClientIsFreeWithinItsLimit"},
+		{"reading behind a transaction that stays open looks at everything that came in since", experiment, pg, "TestReadingBehindAnOpenWriterCostsWhatIsNew"},
+		{"after a promotion the control file still names the old timeline", experiment, pg, "TestFailoverIsNoticed"},
+		{"the gate's read makes unrelated keys fail at SERIALIZABLE", experiment, pg, "TestIsolationAboveReadCommitted"},
+		{"a gate in a savepoint that is rolled back has lost its lock and finishes all the same", experiment, pg, "TestFinishWithoutItsLockIsRefused"},
+		{"one interrupted statement takes the whole group of SQLite with it", experiment, lite, "TestCancelledStatementLosesNoNeighbour"},
+		{"of two messages of one key the later version is read first", experiment, pg, "TestEnqueueDrawsTheSequenceUnderTheLockOfTheOrderingKey"},
+		{"the old holder of a lane goes on beside the new one", experiment, pg, "TestTakeoverWaitsForWhatRunsAndLetsNothingBegin"},
+		{"a person could decide an attempt by the state that was stored before its lease ran out (memory)", randomList, "store/memory", "TestStoreKeepsEveryPromise"},
+		{"a blocked key of a lane that nobody had held yet could be written (PostgreSQL)", suite, pg, "TestQueueHoldsWhatEveryQueuePromises"},
+		{"the row of an entry that was done kept its place, so that a crash could find none for the one behind it", suite, pg, "TestQueueHoldsWhatEveryQueuePromises"},
+		{"a blocked row was taken for the first of its key while entries before it were unread", storm, in, "TestOrderAndOnceHoldInAStorm"},
+		{"a look at blocked rows that was older than the row moved the key back", storm, in, "TestOrderAndOnceHoldInAStorm"},
+		{"a lane that left a reading was taken as read to its end", storm, in, "TestOrderAndOnceHoldInAStorm"},
+	}
+}
+
+// Missing are tests that were missing: a mistake was put into the code, and none
+// noticed it.
+func Missing() []Fault {
+	return []Fault{
+		{"a finish in lease mode sets the limits of its own transaction: without that a silent one keeps the key", seeded, "store/postgres", "TestKeyOfASilentFinishIsFreeWithinItsLimit"},
+		{"each fault of an identity by itself, and what is exactly as long as it may be", mutation, "store", "TestEveryFaultOfAnIdentityIsReported"},
+		{"a key in text that is one digit too long", mutation, "store", "TestKeyComesBackFromItsText"},
+		{"each state by its own word", mutation, "store", "TestStatesHaveOneWordEach"},
+	}
+}
