@@ -243,17 +243,20 @@ func blockStore(t *testing.T, variable string) (hold func(), waits func() bool, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxOpenConns(1) // so that it is one session
-	t.Cleanup(func() { _ = db.Close() })
+	t.Cleanup(func() { _ = db.Close() }) // with its lock
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	do := func(text string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), text); err != nil {
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ask := func(text string) (n int) {
 		t.Helper()
-		if err := db.QueryRowContext(t.Context(), text).Scan(&n); err != nil {
+		if err := conn.QueryRowContext(t.Context(), text).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
