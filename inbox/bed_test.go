@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -19,8 +18,9 @@ const patience = time.Minute
 
 // database is what the workers of a test share.
 type database[Tx any] interface {
-	// open gives another worker's view of it.
-	open(t testing.TB) backend[Tx]
+	// open gives another worker's view of it, and what cuts that off: nil where
+	// the worker's open transactions are to be rolled back one by one.
+	open(t testing.TB) (view backend[Tx], cut func())
 	// get and set work on the business rows in a transaction.
 	get(ctx context.Context, tx Tx, key string) (string, error)
 	set(ctx context.Context, tx Tx, key, value string) error
@@ -44,7 +44,7 @@ type backend[Tx any] interface {
 // inMemory is a database in memory.
 type inMemory struct{ *memory.Store }
 
-func (m inMemory) open(testing.TB) backend[*memory.Tx] { return m.Store }
+func (m inMemory) open(testing.TB) (backend[*memory.Tx], func()) { return m.Store, nil }
 
 func (m inMemory) get(_ context.Context, tx *memory.Tx, key string) (string, error) {
 	value, _, err := tx.Get(key)
@@ -63,6 +63,7 @@ type bed[Tx any] struct {
 	*testing.T
 	database[Tx]
 	queue backend[Tx] // the test's own view
+	real  bool        // on a server or a file, and not in a bubble
 
 	patience time.Duration
 
@@ -74,7 +75,33 @@ type bed[Tx any] struct {
 }
 
 func newBed[Tx any](t *testing.T, db database[Tx]) *bed[Tx] {
-	return &bed[Tx]{T: t, database: db, queue: db.open(t), patience: patience}
+	queue, _ := db.open(t)
+	return &bed[Tx]{T: t, database: db, queue: queue, patience: patience}
+}
+
+// quick are options under which a worker notices everything soon, and a lane is
+// not lost because the machine has other things to do.
+func (b *bed[Tx]) quick() *Options {
+	if b.real {
+		return &Options{Lease: 3 * time.Second, Poll: 20 * time.Millisecond}
+	}
+	return quick()
+}
+
+// calm are options for tests in which, in a bubble, hours pass.
+func (b *bed[Tx]) calm() *Options {
+	if b.real {
+		return b.quick()
+	}
+	return calm()
+}
+
+// unit is the first pause before another try: a second, in a bubble.
+func (b *bed[Tx]) unit() time.Duration {
+	if b.real {
+		return 2 * time.Millisecond
+	}
+	return time.Second
 }
 
 // quick are options under which a worker notices everything soon.
@@ -94,9 +121,12 @@ type member[Tx any] struct {
 // worker makes a worker; wrap may be nil.
 func (b *bed[Tx]) worker(opts *Options, wrap func(backend[Tx]) backend[Tx], sources []Source, effects ...Effect[Tx]) *member[Tx] {
 	b.Helper()
-	view := b.open(b.T)
+	view, cut := b.open(b.T)
 	if wrap != nil {
 		view = wrap(view)
+		if m, ok := view.(*mortal[Tx]); ok {
+			m.cut = cut
+		}
 	}
 	engine, err := unavez.New[Tx](view, &unavez.Options{SingleTenant: true, CacheSize: -1})
 	if err != nil {
@@ -184,7 +214,11 @@ func (b *bed[Tx]) eventually(what string, is func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(b.patience)
 	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
+	pause := max(b.patience/30_000, 2*time.Millisecond)
+	if b.real {
+		pause = 20 * time.Millisecond
+	}
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for !is() {
 		select {
@@ -288,12 +322,14 @@ func (m *member[Tx]) watchHeld(ctx context.Context) func() int {
 	ctx, cancel := context.WithCancel(ctx)
 	most := make(chan int)
 	go func() {
+		tick := time.NewTicker(200 * time.Microsecond)
+		defer tick.Stop()
 		n := 0
 		for ctx.Err() == nil {
 			m.mu.Lock()
 			n = max(n, m.board.held)
 			m.mu.Unlock()
-			runtime.Gosched()
+			<-tick.C
 		}
 		most <- n
 	}()

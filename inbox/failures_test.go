@@ -64,7 +64,7 @@ func inBubble(t *testing.T, run func(b *bed[*memory.Tx])) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
+		b := newBed(t, database[*memory.Tx](inMemory{memory.New(&memory.Options{Lanes: lanes})}))
 		b.pass = func(d time.Duration) { time.Sleep(d) }
 		run(b)
 	})
@@ -99,144 +99,141 @@ func action(e store.Entry) store.Action {
 	return store.Action{Key: e.Operation, Actor: "ana", Reason: "looked at it"}
 }
 
-func TestWhatFailsIsTriedAgainWithinItsLimitsAndThenDead(t *testing.T) {
-	inBubble(t, func(b *bed[*memory.Tx]) {
-		var d diary
-		var mend sync.Map
-		effect := Effect[*memory.Tx]{
-			Name: "import.v1", Owner: "orders-team", Retry: Retry{First: time.Second, Longest: 4 * time.Second, Attempts: 5},
-			Handle: func(_ context.Context, tx *memory.Tx, e *Event) error {
-				d.note(e)
-				if err := tx.Put("run "+string(e.Data), "x"); err != nil {
-					return err
-				}
-				if _, mended := mend.Load("all"); !mended && string(e.Data) == "poison" {
-					return errors.New("cannot be done")
-				}
-				return nil
-			},
-		}
-		b.start(b.worker(quick(), nil, nil, effect))
-		poison := queued("import.v1", "poison", "key")
-		began := time.Now()
-		b.append(poison, queued("import.v1", "follower", "key"), queued("import.v1", "other", "another key"))
-		b.eventually("the poison is dead", func() bool { return b.state(poison).State == store.Dead })
-		runs := d.of("poison")
-		if len(runs) != 5 {
-			t.Fatalf("%d runs, want 5", len(runs))
-		}
-		for i, v := range runs {
-			if v.attempt != int64(i+1) {
-				t.Errorf("run %d has attempt %d", i+1, v.attempt)
+func triedAgain[Tx any](b *bed[Tx]) {
+	var d diary
+	var mend sync.Map
+	effect := Effect[Tx]{
+		Name: "import.v1", Owner: "orders-team", Retry: Retry{First: b.unit(), Longest: 4 * b.unit(), Attempts: 5},
+		Handle: func(ctx context.Context, tx Tx, e *Event) error {
+			d.note(e)
+			if err := b.set(ctx, tx, "run "+string(e.Data), "x"); err != nil {
+				return err
 			}
-			if i > 0 {
-				if gap, most := v.at.Sub(runs[i-1].at), min(time.Second<<(i-1), 4*time.Second)+50*time.Millisecond; gap > most {
-					t.Errorf("run %d came %v after the one before, want at most %v", i+1, gap, most)
-				}
+			if _, mended := mend.Load("all"); !mended && string(e.Data) == "poison" {
+				return errors.New("cannot be done")
+			}
+			return nil
+		},
+	}
+	b.start(b.worker(b.quick(), nil, nil, effect))
+	poison := queued("import.v1", "poison", "key")
+	began := time.Now()
+	b.append(poison, queued("import.v1", "follower", "key"), queued("import.v1", "other", "another key"))
+	b.eventually("the poison is dead", func() bool { return b.state(poison).State == store.Dead })
+	runs := d.of("poison")
+	if len(runs) != 5 {
+		b.Fatalf("%d runs, want 5", len(runs))
+	}
+	for i, v := range runs {
+		if v.attempt != int64(i+1) {
+			b.Errorf("run %d has attempt %d", i+1, v.attempt)
+		}
+		if i > 0 {
+			if gap, most := v.at.Sub(runs[i-1].at), min(b.unit()<<(i-1), 4*b.unit())+50*time.Millisecond; gap > most && !b.real {
+				b.Errorf("run %d came %v after the one before, want at most %v", i+1, gap, most)
 			}
 		}
-		if got := d.of("other"); len(got) != 1 || got[0].at.Sub(began) > 100*time.Millisecond {
-			t.Errorf("the other key's entry ran at %v, want at once", got)
-		}
-		if got := d.of("follower"); len(got) != 0 {
-			t.Errorf("the follower ran %d times behind the poison", len(got))
-		}
-		v := b.state(poison)
-		if v.Attempt.Fence != 5 || v.Attempt.Reason != "given up after 5 runs: cannot be done" || v.Attempt.Origin != "shop" {
-			t.Errorf("dead as %+v", v.Attempt)
-		}
-		if _, there := b.rows(t)["run poison"]; there {
-			t.Error("the rows of a failed run are there")
-		}
-		if got, want := b.told(), []string{"dead"}; !slices.Equal(got, want) {
-			t.Errorf("told %q, want %q", got, want)
-		}
-		if got := b.alerts[0]; got.Owner != "orders-team" || got.Source != "shop" || got.Effect != "import.v1" || got.Key != poison.Operation {
-			t.Errorf("told %+v", got)
-		}
+	}
+	if got := d.of("other"); len(got) != 1 || got[0].at.Sub(began) > 100*time.Millisecond && !b.real {
+		b.Errorf("the other key's entry ran at %v, want at once", got)
+	}
+	if got := d.of("follower"); len(got) != 0 {
+		b.Errorf("the follower ran %d times behind the poison", len(got))
+	}
+	v := b.state(poison)
+	if v.Attempt.Fence != 5 || v.Attempt.Reason != "given up after 5 runs: cannot be done" || v.Attempt.Origin != "shop" {
+		b.Errorf("dead as %+v", v.Attempt)
+	}
+	if _, there := b.rows(b.T)["run poison"]; there {
+		b.Error("the rows of a failed run are there")
+	}
+	b.eventually("its owner is told", func() bool { return slices.Equal(b.told(), []string{"dead"}) })
+	if got := b.alerts[0]; got.Owner != "orders-team" || got.Source != "shop" || got.Effect != "import.v1" || got.Key != poison.Operation {
+		b.Errorf("told %+v", got)
+	}
 
-		// A redrive gives one more attempt, under the next number.
-		if err := b.queue.Redrive(t.Context(), action(poison)); err != nil {
-			t.Fatal(err)
-		}
-		b.eventually("it is dead again", func() bool { return len(d.of("poison")) == 6 && b.state(poison).State == store.Dead })
-		if got := d.of("poison")[5].attempt; got != 6 {
-			t.Errorf("the redriven run has attempt %d, want 6", got)
-		}
-		synctest.Wait()
-		if got, want := b.told(), []string{"dead", "dead over", "dead"}; !slices.Equal(got, want) {
-			t.Errorf("told %q, want %q", got, want)
-		}
-		mend.Store("all", true)
-		if err := b.queue.Redrive(t.Context(), action(poison)); err != nil {
-			t.Fatal(err)
-		}
-		b.settled()
-		if got, want := d.names()[len(d.names())-2:], []string{"poison", "follower"}; !slices.Equal(got, want) {
-			t.Errorf("ran %q last, want %q", got, want)
-		}
-		if got, want := b.told(), []string{"dead", "dead over", "dead", "dead over"}; !slices.Equal(got, want) {
-			t.Errorf("told %q, want %q", got, want)
-		}
-	})
+	// A redrive gives one more attempt, under the next number.
+	if err := b.queue.Redrive(b.Context(), action(poison)); err != nil {
+		b.Fatal(err)
+	}
+	b.eventually("it is dead again", func() bool { return len(d.of("poison")) == 6 && b.state(poison).State == store.Dead })
+	if got := d.of("poison")[5].attempt; got != 6 {
+		b.Errorf("the redriven run has attempt %d, want 6", got)
+	}
+	b.eventually("its owner is told again", func() bool { return slices.Equal(b.told(), []string{"dead", "dead over", "dead"}) })
+	mend.Store("all", true)
+	if err := b.queue.Redrive(b.Context(), action(poison)); err != nil {
+		b.Fatal(err)
+	}
+	b.settled()
+	if got, want := d.names()[len(d.names())-2:], []string{"poison", "follower"}; !slices.Equal(got, want) {
+		b.Errorf("ran %q last, want %q", got, want)
+	}
+	b.eventually("its owner is told that it is over", func() bool { return slices.Equal(b.told(), []string{"dead", "dead over", "dead", "dead over"}) })
 }
 
-func TestHowAFailureIsDeclaredDecides(t *testing.T) {
-	inBubble(t, func(b *bed[*memory.Tx]) {
-		var d diary
-		effect := Effect[*memory.Tx]{
-			Name: "import.v1", Retry: Retry{First: time.Second, Longest: time.Second, Attempts: 3, Age: time.Hour}, Limit: time.Second,
-			Handle: func(ctx context.Context, _ *memory.Tx, e *Event) error {
-				d.note(e)
-				switch string(e.Data) {
-				case "permanent":
-					return fmt.Errorf("row: %w", Permanent(errors.New("no such product")))
-				case "later":
-					if e.Attempt == 1 {
-						return RetryAfter(errors.New("busy"), 20*time.Minute)
-					}
-					return nil
-				case "old":
-					return RetryAfter(errors.New("busy"), 70*time.Minute)
-				case "panics":
-					panic("no")
-				case "exits":
-					runtime.Goexit()
-				case "slow":
-					<-ctx.Done()
-					return ctx.Err()
-				case "discarded":
-					return Discard("a test order")
+func declared[Tx any](b *bed[Tx]) {
+	var d diary
+	minute := 60 * b.unit()
+	if b.real {
+		minute = 20 * time.Millisecond
+	}
+	effect := Effect[Tx]{
+		Name: "import.v1", Retry: Retry{First: b.unit(), Longest: b.unit(), Attempts: 3, Age: 60 * minute}, Limit: time.Second,
+		Handle: func(ctx context.Context, _ Tx, e *Event) error {
+			d.note(e)
+			switch string(e.Data) {
+			case "permanent":
+				return fmt.Errorf("row: %w", Permanent(errors.New("no such product")))
+			case "later":
+				if e.Attempt == 1 {
+					return RetryAfter(errors.New("busy"), 20*minute)
 				}
 				return nil
-			},
-		}
-		b.patience = 10 * time.Hour
-		b.start(b.worker(calm(), nil, nil, effect))
-		all := map[string]store.Entry{}
-		for _, name := range []string{"permanent", "later", "old", "panics", "exits", "slow", "discarded"} {
-			all[name] = queued("import.v1", name, name)
-			b.append(all[name])
-		}
-		want := map[string]store.State{
-			"permanent": store.Dead, "later": store.Completed, "old": store.Dead, "panics": store.Dead,
-			"exits": store.Dead, "slow": store.Dead, "discarded": store.Discarded,
-		}
-		for name, e := range all {
-			b.eventually(name, func() bool { b.pass(time.Minute); return b.state(e).State == want[name] })
-		}
-		for name, runs := range map[string]int{"permanent": 1, "later": 2, "old": 2, "panics": 3, "exits": 3, "slow": 3, "discarded": 1} {
-			if got := d.of(name); len(got) != runs {
-				t.Errorf("%s ran %d times, want %d", name, len(got), runs)
+			case "old":
+				return RetryAfter(errors.New("busy"), 70*minute)
+			case "panics":
+				panic("no")
+			case "exits":
+				runtime.Goexit()
+			case "slow":
+				<-ctx.Done()
+				return ctx.Err()
+			case "discarded":
+				return Discard("a test order")
 			}
+			return nil
+		},
+	}
+	b.patience = 600 * minute
+	b.start(b.worker(b.calm(), nil, nil, effect))
+	runs := map[string]int{"permanent": 1, "later": 2, "old": 2, "panics": 3, "exits": 3, "slow": 3, "discarded": 1}
+	if b.real {
+		delete(runs, "slow") // three limits are longer than the age
+	}
+	all := map[string]store.Entry{}
+	for name := range runs {
+		all[name] = queued("import.v1", name, name)
+		b.append(all[name])
+	}
+	want := map[string]store.State{
+		"permanent": store.Dead, "later": store.Completed, "old": store.Dead, "panics": store.Dead,
+		"exits": store.Dead, "slow": store.Dead, "discarded": store.Discarded,
+	}
+	for name, e := range all {
+		b.eventually(name, func() bool { b.pass(minute); return b.state(e).State == want[name] })
+	}
+	for name, runs := range runs {
+		if got := d.of(name); len(got) != runs {
+			b.Errorf("%s ran %d times, want %d", name, len(got), runs)
 		}
-		if later := d.of("later"); len(later) == 2 && later[1].at.Sub(later[0].at) < 20*time.Minute {
-			t.Errorf("ran again after %v, want 20 minutes", later[1].at.Sub(later[0].at))
-		}
-		if v := b.state(all["discarded"]); string(v.Outcome.Result.Body) != "a test order" {
-			t.Errorf("discarded because of %q", v.Outcome.Result.Body)
-		}
-	})
+	}
+	if later := d.of("later"); len(later) == 2 && later[1].at.Sub(later[0].at) < 20*minute {
+		b.Errorf("ran again after %v, want %v", later[1].at.Sub(later[0].at), 20*minute)
+	}
+	if v := b.state(all["discarded"]); string(v.Outcome.Result.Body) != "a test order" {
+		b.Errorf("discarded because of %q", v.Outcome.Result.Body)
+	}
 }
 
 func TestTroubleOfTheStoreIsNoAttempt(t *testing.T) {
@@ -285,41 +282,42 @@ func TestTroubleOfTheStoreIsNoAttempt(t *testing.T) {
 	})
 }
 
-func TestOneFailingKeyHoldsUpNobodyElse(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
+func poisoned[Tx any](b *bed[Tx]) {
 	effect := b.chain("chain.v1")
 	link := effect.Handle
 	var poisoned sync.Map
 	poisoned.Store("key poison", true)
 	effect.Retry = Retry{First: time.Millisecond, Longest: 5 * time.Millisecond, Attempts: 1_000_000}
-	effect.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+	effect.Handle = func(ctx context.Context, tx Tx, e *Event) error {
 		if _, is := poisoned.Load("key poison"); is && string(e.Data) == "poison 1" {
 			return errors.New("cannot be done")
 		}
 		return link(ctx, tx, e)
 	}
-	opts := quick()
+	opts := b.quick()
 	opts.Window = 64
 	m := b.start(b.worker(opts, nil, nil, effect))
 	most := m.watchHeld(b.Context())
-	const followers = 3000
+	followers, others := 3000, 20
+	if b.real {
+		followers, others = 300, 6
+	}
 	b.append(links("chain.v1", "poison", 1, followers)...)
 	ends := map[string]int{}
-	for k := range 20 {
+	for k := range others {
 		key := fmt.Sprint("key", k)
 		b.append(links("chain.v1", key, 1, 20)...)
 		ends[key] = 20
 	}
 	b.linked(ends)
-	if got := b.rows(t)["last poison"]; got != "" {
-		t.Fatalf("entry %s of the poisoned key took effect", got)
+	if got := b.rows(b.T)["last poison"]; got != "" {
+		b.Fatalf("entry %s of the poisoned key took effect", got)
 	}
 	poisoned.Delete("key poison")
 	b.linked(map[string]int{"poison": followers})
 	b.settled()
 	if held := most(); held > opts.Window+opts.Concurrency+quantum+16 {
-		t.Errorf("%d entries were held at a time, of a window of %d", held, opts.Window)
+		b.Errorf("%d entries were held at a time, of a window of %d", held, opts.Window)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 // gone, or paused before its next step. A hook may do either at a chosen step.
 type mortal[Tx any] struct {
 	backend[Tx]
+	cut func() // ends its connections; nil where open is to be rolled back
 
 	mu     sync.Mutex
 	dead   bool
@@ -87,6 +88,10 @@ func (m *mortal[Tx]) kill() {
 	open := m.open
 	m.open = map[*mortalTxn[Tx]]bool{}
 	m.mu.Unlock()
+	if m.cut != nil {
+		m.cut()
+		return
+	}
 	for txn := range open {
 		_ = txn.roll(context.Background()) // the connection is gone
 	}
@@ -158,6 +163,7 @@ func (t *mortalTxn[Tx]) Commit(ctx context.Context, end store.End) (*store.Outco
 		t.closed()
 		return nil, errors.Join(store.ErrCommitUnknown, t.roll(ctx))
 	case err != nil:
+		_ = t.Rollback(context.WithoutCancel(ctx)) // which is what the error says
 		return nil, err
 	}
 	t.closed()
@@ -217,6 +223,7 @@ func (b mortalBatch[Tx]) Commit(ctx context.Context, ends []*store.End) ([]*stor
 		b.t.closed()
 		return nil, errors.Join(store.ErrCommitUnknown, b.t.roll(ctx))
 	case err != nil:
+		_ = b.t.Rollback(context.WithoutCancel(ctx)) // which is what the error says
 		return nil, err
 	}
 	b.t.closed()

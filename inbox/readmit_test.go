@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -72,5 +73,48 @@ func TestAQuarantinedItemIsReadmittedByTheConfigurationOfToday(t *testing.T) {
 	}
 	if err := fresh.stop(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// readmitted is an item in quarantine that is taken under the configuration of
+// today, and takes effect once, whoever asks for it again and however late its
+// sender repeats it.
+func readmitted[Tx any](b *bed[Tx]) {
+	narrow, wide := gitHub("hub"), gitHub("hub")
+	narrow.Types, wide.Types = []string{"push"}, []string{"*"}
+	effect := Effect[Tx]{Name: "import.v1", Handle: func(ctx context.Context, tx Tx, e *Event) error {
+		n, err := b.get(ctx, tx, e.ID[0])
+		if err != nil {
+			return err
+		}
+		return b.set(ctx, tx, e.ID[0], n+string(e.Data))
+	}}
+	const body = `{"n":1}`
+	send := func(m *member[Tx]) {
+		b.Helper()
+		if status := m.deliver(b, "hub", body, signed(gitHubSecret, "one", "fork", []byte(body))...); status != 200 {
+			b.Fatalf("answered %d", status)
+		}
+	}
+	first := b.start(b.worker(b.quick(), nil, []Source{narrow}, effect))
+	send(first)
+	kept, err := b.queue.Quarantined(b.Context(), "hub", store.Key{}, 10)
+	if err != nil || len(kept) != 1 || kept[0].Reason != reasonType {
+		b.Fatalf("in quarantine: %+v, %v", kept, err)
+	}
+	second := b.start(b.worker(b.quick(), nil, []Source{wide}, effect))
+	action := store.Action{Key: kept[0].Key, Actor: "ana", Reason: "the type is accepted now"}
+	if receipt, err := second.Receiver().Readmit(b.Context(), action); err != nil || receipt.New != 1 {
+		b.Fatalf("readmitted: %+v, %v", receipt, err)
+	}
+	b.eventually("it takes effect", func() bool { return b.rows(b.T)["one"] == body })
+	if _, err := second.Receiver().Readmit(b.Context(), action); !errors.Is(err, store.ErrNotFound) {
+		b.Errorf("readmitted twice: %v", err)
+	}
+	send(second)
+	b.eventually("the sender's repetition was told", func() bool { return b.count("duplicate") == 1 })
+	b.settled()
+	if got := b.rows(b.T)["one"]; got != body {
+		b.Errorf("it took effect as %s", got)
 	}
 }

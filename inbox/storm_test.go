@@ -65,13 +65,25 @@ func TestOrderAndOnceHoldInAStorm(t *testing.T) {
 			t.Parallel()
 			w := &weather{rnd: seedOf(t)}
 			b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
-			storm(b, w, kind == "batch")
+			storm(b, w, kind == "batch", sky{keys: 30, length: 40, lease: 300 * time.Millisecond})
 		})
 	}
 }
 
-func storm[Tx any](b *bed[Tx], w *weather, batch bool) {
-	const workers, keys, length = 3, 30, 40
+// sky is how large a storm is.
+type sky struct {
+	keys, length int
+	lease        time.Duration
+}
+
+// stormy is a storm on a store outside of this process' memory.
+func stormy[Tx any](b *bed[Tx], batch bool) {
+	storm(b, &weather{rnd: seedOf(b.T)}, batch, sky{keys: 8, length: 20, lease: time.Second})
+}
+
+func storm[Tx any](b *bed[Tx], w *weather, batch bool, of sky) {
+	const workers = 3
+	keys, length := of.keys, of.length
 	effect := b.chain("chain.v1")
 	effect.Retry = Retry{First: 2 * time.Millisecond, Longest: 20 * time.Millisecond, Attempts: 1000}
 	effect.Limit = 5 * time.Second
@@ -96,7 +108,7 @@ func storm[Tx any](b *bed[Tx], w *weather, batch bool) {
 	var lives []life
 	begin := func() life {
 		var view *mortal[Tx]
-		m := b.worker(&Options{Lease: 300 * time.Millisecond, Poll: 5 * time.Millisecond, Window: 100, Concurrency: 4}, func(inner backend[Tx]) backend[Tx] {
+		m := b.worker(&Options{Lease: of.lease, Poll: 5 * time.Millisecond, Window: 100, Concurrency: 4}, func(inner backend[Tx]) backend[Tx] {
 			view = mortalOf(inner)
 			return view
 		}, nil, effect)
@@ -149,7 +161,7 @@ func storm[Tx any](b *bed[Tx], w *weather, batch bool) {
 				end(l)
 			case 1: // paused for longer than its lease
 				l.pause()
-				timer := time.NewTimer(500 * time.Millisecond)
+				timer := time.NewTimer(of.lease * 5 / 3)
 				select {
 				case <-timer.C:
 				case <-stop:

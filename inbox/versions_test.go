@@ -22,77 +22,73 @@ func versioned(name, version string) store.Entry {
 }
 
 // ofVersions is an effect that compares versions.
-func ofVersions(d *diary, contiguous bool) Effect[*memory.Tx] {
+func (b *bed[Tx]) ofVersions(d *diary, contiguous bool) Effect[Tx] {
 	part := func(e *Event) ([]string, error) { return e.Subject, nil }
-	return Effect[*memory.Tx]{
+	return Effect[Tx]{
 		Name: "version.v1", Owner: "stock-team", OrderBy: part, Version: func(e *Event) (string, error) { return e.Version, nil }, Contiguous: contiguous,
-		Handle: func(_ context.Context, tx *memory.Tx, e *Event) error {
+		Handle: func(ctx context.Context, tx Tx, e *Event) error {
 			d.note(e)
-			return tx.Put("version", e.Version)
+			return b.set(ctx, tx, "version", e.Version)
 		},
 	}
 }
 
-func TestStaleVersionIsDiscarded(t *testing.T) {
-	inBubble(t, func(b *bed[*memory.Tx]) {
-		var d diary
-		b.start(b.worker(quick(), nil, nil, ofVersions(&d, false)))
-		one, two := versioned("one", "1"), versioned("two", "2")
-		again := versioned("another content", "3")
-		same := versioned("same content", "3")
-		same.Fingerprint = again.Fingerprint
-		b.append(versioned("three", "3"), one, two, again, same)
-		b.eventually("all have ended", func() bool { return b.state(same).Outcome != nil })
-		if got, want := d.names(), []string{"three", "another content"}; !slices.Equal(got, want) {
-			t.Errorf("%q took effect, want %q", got, want)
+func staleVersion[Tx any](b *bed[Tx]) {
+	var d diary
+	b.start(b.worker(b.quick(), nil, nil, b.ofVersions(&d, false)))
+	one, two := versioned("one", "1"), versioned("two", "2")
+	again := versioned("another content", "3")
+	same := versioned("same content", "3")
+	same.Fingerprint = again.Fingerprint
+	b.append(versioned("three", "3"), one, two, again, same)
+	b.eventually("all have ended", func() bool { return b.state(same).Outcome != nil })
+	if got, want := d.names(), []string{"three", "another content"}; !slices.Equal(got, want) {
+		b.Errorf("%q took effect, want %q", got, want)
+	}
+	for _, e := range []store.Entry{one, two, same} {
+		if v := b.state(e); v.State != store.Discarded || string(v.Outcome.Result.Body) != staleReason {
+			b.Errorf("%s ended as %v", e.Payload, v.State)
 		}
-		for _, e := range []store.Entry{one, two, same} {
-			if v := b.state(e); v.State != store.Discarded || string(v.Outcome.Result.Body) != staleReason {
-				t.Errorf("%s ended as %v", e.Payload, v.State)
-			}
-		}
-		if got := b.rows(t)["version"]; got != "3" {
-			t.Errorf("the last version is %q", got)
-		}
-		if n := b.count("stale"); n != 3 {
-			t.Errorf("%d stale ones were seen, want 3", n)
-		}
-	})
+	}
+	if got := b.rows(b.T)["version"]; got != "3" {
+		b.Errorf("the last version is %q", got)
+	}
+	if n := b.count("stale"); n != 3 {
+		b.Errorf("%d stale ones were seen, want 3", n)
+	}
 }
 
-func TestVersionThatComesEarlyWaitsForThoseBeforeIt(t *testing.T) {
-	inBubble(t, func(b *bed[*memory.Tx]) {
-		var d diary
-		a := b.worker(quick(), nil, nil, ofVersions(&d, true))
-		if err := a.Start(b.Context()); err != nil {
-			t.Fatal(err)
-		}
-		three, four := versioned("3", "3"), versioned("4", "4")
-		b.append(four, three, versioned("1", "1"))
-		b.eventually("one took effect", func() bool { return len(d.of("1")) == 1 })
-		b.eventually("the early ones are parked", func() bool {
-			return b.state(three).State == store.Parked && b.state(four).State == store.Parked
-		})
-		if err := a.Stop(b.Context()); err != nil { // what waits is not forgotten with its worker
-			t.Fatal(err)
-		}
-		if err := a.engine.Close(b.Context()); err != nil {
-			t.Fatal(err)
-		}
-		b.start(b.worker(quick(), nil, nil, ofVersions(&d, true)))
-		b.append(versioned("2", "2"))
-		b.settled()
-		if got, want := d.names(), []string{"1", "2", "3", "4"}; !slices.Equal(got, want) {
-			t.Errorf("%q took effect, want %q", got, want)
-		}
+func earlyVersion[Tx any](b *bed[Tx]) {
+	var d diary
+	a := b.worker(b.quick(), nil, nil, b.ofVersions(&d, true))
+	if err := a.Start(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	three, four := versioned("3", "3"), versioned("4", "4")
+	b.append(four, three, versioned("1", "1"))
+	b.eventually("one took effect", func() bool { return len(d.of("1")) == 1 })
+	b.eventually("the early ones are parked", func() bool {
+		return b.state(three).State == store.Parked && b.state(four).State == store.Parked
 	})
+	if err := a.Stop(b.Context()); err != nil { // what waits is not forgotten with its worker
+		b.Fatal(err)
+	}
+	if err := a.engine.Close(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.start(b.worker(b.quick(), nil, nil, b.ofVersions(&d, true)))
+	b.append(versioned("2", "2"))
+	b.settled()
+	if got, want := d.names(), []string{"1", "2", "3", "4"}; !slices.Equal(got, want) {
+		b.Errorf("%q took effect, want %q", got, want)
+	}
 }
 
 func TestGapThatDoesNotCloseIsLeftForItsOwner(t *testing.T) {
 	inBubble(t, func(b *bed[*memory.Tx]) {
 		b.patience = 10 * time.Hour
 		var d diary
-		effect := ofVersions(&d, true)
+		effect := b.ofVersions(&d, true)
 		effect.GapWait = 2 * time.Hour
 		b.start(b.worker(calm(), nil, nil, effect))
 		early := versioned("5", "5")
@@ -156,77 +152,71 @@ func TestPlaceOfVersions(t *testing.T) {
 
 // An event and the operation that it names end together, and two events that name
 // one operation bring its effect about once.
-func TestEventsThatNameOneOperationBringItAboutOnce(t *testing.T) {
-	for _, kind := range []string{"transaction", "batch", "lease"} {
-		t.Run(kind, func(t *testing.T) {
-			inBubble(t, func(b *bed[*memory.Tx]) {
-				var d diary
-				effect := Effect[*memory.Tx]{Name: "import.v1", Retry: Retry{First: time.Second, Attempts: 3}}
-				handle := func(_ context.Context, tx *memory.Tx, e *Event) error {
-					d.note(e)
-					if strings.HasPrefix(string(e.Data), "discarded") {
-						return Discard("a test order")
-					}
-					if e.Attempt == 1 && e.Operation.Parts[0] == "order 0" && kind != "lease" {
-						return errors.New("not yet")
-					}
-					return tx.Put(e.Operation.Parts[0], "imported")
-				}
-				switch kind {
-				case "lease":
-					effect.Unknown = unavez.Retry
-					effect.Run = func(_ context.Context, _ *unavez.Attempt, e *Event) (unavez.Result, error) {
-						if strings.HasPrefix(string(e.Data), "discarded") {
-							d.note(e)
-							return unavez.Result{}, Discard("a test order")
-						}
-						return unavez.Result{Code: 204}, nil
-					}
-					effect.Finish = func(ctx context.Context, tx *memory.Tx, e *Event, _ *unavez.Result) error { return handle(ctx, tx, e) }
-				default:
-					effect.Handle, effect.Batch = handle, kind == "batch"
-				}
-				b.start(b.worker(quick(), nil, nil, effect))
-				var all []store.Entry
-				pair := func(name, first, second string) {
-					operation := store.Identity{Effect: "import.v1", Parts: []string{name}}
-					for _, event := range []string{first, second} {
-						all = append(all, named(store.Identity{Effect: "import.v1", Parts: []string{"shop", event}}, operation))
-					}
-				}
-				for _, n := range []string{"0", "1", "2", "3"} {
-					pair("order "+n, "created "+n, "paid "+n)
-				}
-				pair("order discarded", "discarded 1", "discarded 2")
-				b.append(all...)
-				b.settledAll(all)
-				runs := map[string]int{}
-				for _, v := range d.names() {
-					runs[v]++
-				}
-				for i, e := range all {
-					own, err := b.queue.Look(b.Context(), e.Key)
-					if err != nil || own.Outcome == nil {
-						t.Fatalf("%s has no outcome of its own: %v, %v", e.Payload, own.State, err)
-					}
-					want := store.Completed
-					if i >= 8 {
-						want = store.Discarded
-					}
-					if own.State != want || b.state(e).State != want {
-						t.Errorf("%s is %v, its operation %v, want %v", e.Payload, own.State, b.state(e).State, want)
-					}
-				}
-				for _, n := range []string{"1", "2", "3"} {
-					if got := runs["created "+n] + runs["paid "+n]; got != 1 {
-						t.Errorf("order %s was imported %d times", n, got)
-					}
-				}
-				if rows := b.rows(t); len(rows) != 4 {
-					t.Errorf("rows: %v", rows)
-				}
-			})
-		})
+func oneOperation[Tx any](b *bed[Tx], kind string) {
+	var d diary
+	effect := Effect[Tx]{Name: "import.v1", Retry: Retry{First: b.unit(), Attempts: 3}}
+	handle := func(ctx context.Context, tx Tx, e *Event) error {
+		d.note(e)
+		if strings.HasPrefix(string(e.Data), "discarded") {
+			return Discard("a test order")
+		}
+		if e.Attempt == 1 && e.Operation.Parts[0] == "order 0" && kind != "lease" {
+			return errors.New("not yet")
+		}
+		return b.set(ctx, tx, e.Operation.Parts[0], "imported")
+	}
+	switch kind {
+	case "lease":
+		effect.Unknown = unavez.Retry
+		effect.Run = func(_ context.Context, _ *unavez.Attempt, e *Event) (unavez.Result, error) {
+			if strings.HasPrefix(string(e.Data), "discarded") {
+				d.note(e)
+				return unavez.Result{}, Discard("a test order")
+			}
+			return unavez.Result{Code: 204}, nil
+		}
+		effect.Finish = func(ctx context.Context, tx Tx, e *Event, _ *unavez.Result) error { return handle(ctx, tx, e) }
+	default:
+		effect.Handle, effect.Batch = handle, kind == "batch"
+	}
+	b.start(b.worker(b.quick(), nil, nil, effect))
+	var all []store.Entry
+	pair := func(name, first, second string) {
+		operation := store.Identity{Effect: "import.v1", Parts: []string{name}}
+		for _, event := range []string{first, second} {
+			all = append(all, named(store.Identity{Effect: "import.v1", Parts: []string{"shop", event}}, operation))
+		}
+	}
+	for _, n := range []string{"0", "1", "2", "3"} {
+		pair("order "+n, "created "+n, "paid "+n)
+	}
+	pair("order discarded", "discarded 1", "discarded 2")
+	b.append(all...)
+	b.settledAll(all)
+	runs := map[string]int{}
+	for _, v := range d.names() {
+		runs[v]++
+	}
+	for i, e := range all {
+		own, err := b.queue.Look(b.Context(), e.Key)
+		if err != nil || own.Outcome == nil {
+			b.Fatalf("%s has no outcome of its own: %v, %v", e.Payload, own.State, err)
+		}
+		want := store.Completed
+		if i >= 8 {
+			want = store.Discarded
+		}
+		if own.State != want || b.state(e).State != want {
+			b.Errorf("%s is %v, its operation %v, want %v", e.Payload, own.State, b.state(e).State, want)
+		}
+	}
+	for _, n := range []string{"1", "2", "3"} {
+		if got := runs["created "+n] + runs["paid "+n]; got != 1 {
+			b.Errorf("order %s was imported %d times", n, got)
+		}
+	}
+	if rows := b.rows(b.T); len(rows) != 4 {
+		b.Errorf("rows: %v", rows)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/source"
-	"github.com/unavez/unavez/store/memory"
 )
 
 // deliver sends a request to a source of a worker and returns the status.
@@ -64,13 +63,11 @@ func (s *shop) changes() {
 	s.version++
 }
 
-func TestAHintAndTheListBringOneEventPerVersion(t *testing.T) {
-	t.Parallel()
-	b := newBed[*memory.Tx](t, inMemory{memory.New(nil)})
+func hintAndList[Tx any](b *bed[Tx]) {
 	api := &shop{version: 1}
 	s := nuvemshop("shop")
 	s.Types, s.Fetch = []string{"order/updated"}, api.fetch
-	seen := func(ctx context.Context, tx *memory.Tx, e *Event) error {
+	seen := func(ctx context.Context, tx Tx, e *Event) error {
 		n, err := b.get(ctx, tx, e.Version)
 		if err != nil {
 			return err
@@ -78,29 +75,29 @@ func TestAHintAndTheListBringOneEventPerVersion(t *testing.T) {
 		times, _ := strconv.Atoi(n)
 		return b.set(ctx, tx, e.Version, strconv.Itoa(times+1))
 	}
-	m := b.start(b.worker(quick(), nil, []Source{s}, Effect[*memory.Tx]{Name: "order.v1", OrderBy: func(e *Event) ([]string, error) { return e.Subject, nil }, Handle: seen}))
+	m := b.start(b.worker(b.quick(), nil, []Source{s}, Effect[Tx]{Name: "order.v1", OrderBy: func(e *Event) ([]string, error) { return e.Subject, nil }, Handle: seen}))
 	hint := func() {
-		t.Helper()
+		b.Helper()
 		const body = `{"store_id":1,"event":"order/updated","id":5}`
 		sum := strings.TrimPrefix(signed(gitHubSecret, "", "", []byte(body))[1], "sha256=")
-		if status := m.deliver(t, "shop", body, "X-Linkedstore-Hmac-Sha256", sum); status != 200 {
-			t.Fatalf("hint: %d", status)
+		if status := m.deliver(b, "shop", body, "X-Linkedstore-Hmac-Sha256", sum); status != 200 {
+			b.Fatalf("hint: %d", status)
 		}
 	}
 	happened := func(versions ...int) {
-		t.Helper()
-		b.eventually("each version took effect", func() bool { return len(b.rows(t)) == len(versions) })
+		b.Helper()
+		b.eventually("each version took effect", func() bool { return len(b.rows(b.T)) == len(versions) })
 		for _, v := range versions {
-			if got := b.rows(t)[fmt.Sprintf("2026-01-02T03:04:%02d+0000", v)]; got != "1" {
-				t.Errorf("version %d took effect %q times: %v", v, got, b.rows(t))
+			if got := b.rows(b.T)[fmt.Sprintf("2026-01-02T03:04:%02d+0000", v)]; got != "1" {
+				b.Errorf("version %d took effect %q times: %v", v, got, b.rows(b.T))
 			}
 		}
 	}
 	hint()
 	happened(1)
-	receipt, err := m.Receiver().Admit(t.Context(), "shop", api.list(t)...)
+	receipt, err := m.Receiver().Admit(b.Context(), "shop", api.list(b)...)
 	if err != nil || receipt.New != 0 || receipt.Duplicates != 1 {
-		t.Fatalf("the list brings what the hint brought: %+v, %v", receipt, err)
+		b.Fatalf("the list brings what the hint brought: %+v, %v", receipt, err)
 	}
 	// The same bytes say that it changed again.
 	api.changes()
@@ -108,8 +105,8 @@ func TestAHintAndTheListBringOneEventPerVersion(t *testing.T) {
 	happened(1, 2)
 	// Its webhook is lost, and the list finds it; the hint comes late.
 	api.changes()
-	if receipt, err = m.Receiver().Admit(t.Context(), "shop", api.list(t)...); err != nil || receipt.New != 1 || b.count("repaired") != 1 {
-		t.Fatalf("the list finds what was lost: %+v, %v", receipt, err)
+	if receipt, err = m.Receiver().Admit(b.Context(), "shop", api.list(b)...); err != nil || receipt.New != 1 || b.count("repaired") != 1 {
+		b.Fatalf("the list finds what was lost: %+v, %v", receipt, err)
 	}
 	happened(1, 2, 3)
 	before := api.fetched
@@ -123,12 +120,10 @@ func TestAHintAndTheListBringOneEventPerVersion(t *testing.T) {
 	happened(1, 2, 3)
 }
 
-func TestADeliveredEventReachesItsApplicationUnderOneKey(t *testing.T) {
-	t.Parallel()
-	b := newBed[*memory.Tx](t, inMemory{memory.New(nil)})
+func delivered[Tx any](b *bed[Tx]) {
 	release := make(chan struct{})
 	first := true
-	app := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	app := serve(b, func(w http.ResponseWriter, _ *http.Request) {
 		if first {
 			first = false
 			<-release
@@ -137,16 +132,16 @@ func TestADeliveredEventReachesItsApplicationUnderOneKey(t *testing.T) {
 	})
 	run, err := Deliver(DeliverOptions{URL: app.URL, Client: app.Client()})
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
-	m := b.start(b.worker(quick(), nil, []Source{gitHub("hub")}, Effect[*memory.Tx]{
+	m := b.start(b.worker(b.quick(), nil, []Source{gitHub("hub")}, Effect[Tx]{
 		Name: "send.v1", Run: run, Unknown: unavez.Retry, OrderBy: func(*Event) ([]string, error) { return []string{"one"}, nil },
 		Retry: Retry{First: 1e6, Longest: 1e6},
 	}))
 	send := func(id string) {
 		body := `{"id":"` + id + `"}`
-		if status := m.deliver(t, "hub", body, signed(gitHubSecret, id, "push", []byte(body))...); status != 200 {
-			t.Errorf("%s: %d", id, status)
+		if status := m.deliver(b, "hub", body, signed(gitHubSecret, id, "push", []byte(body))...); status != 200 {
+			b.Errorf("%s: %d", id, status)
 		}
 	}
 	send("1")
@@ -169,13 +164,13 @@ func TestADeliveredEventReachesItsApplicationUnderOneKey(t *testing.T) {
 	for i, r := range app.arrived {
 		got = append(got, r.Header.Get("Unavez-Event")+" attempt "+r.Header.Get("Unavez-Attempt"))
 		if key := r.Header.Get("Idempotency-Key"); i == 1 && key != app.arrived[0].Header.Get("Idempotency-Key") || i == 2 && key == app.arrived[0].Header.Get("Idempotency-Key") {
-			t.Errorf("request %d has the key %s", i, key)
+			b.Errorf("request %d has the key %s", i, key)
 		}
 	}
 	if want := "[1 attempt 1 1 attempt 2 2 attempt 1]"; fmt.Sprint(got) != want {
-		t.Errorf("requests %v, want %v", got, want)
+		b.Errorf("requests %v, want %v", got, want)
 	}
 	if b.count("duplicate") != 25 {
-		t.Errorf("%d duplicates", b.count("duplicate"))
+		b.Errorf("%d duplicates", b.count("duplicate"))
 	}
 }
