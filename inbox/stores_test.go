@@ -46,6 +46,8 @@ func promises[Tx any]() []promise[Tx] {
 		{name: "entries behind the ones that are held wait for them", holds: behindHeld[Tx]},
 		{name: "what fails is tried again within its limits and then dead", holds: triedAgain[Tx]},
 		{name: "how a failure is declared decides", holds: declared[Tx], small: true},
+		{name: "ten failures are listed and a permanent one is the only one", holds: tenTimes[Tx]},
+		{name: "a worker that stands still in lease mode ends nothing", holds: pausedInRun[Tx]},
 		{name: "one failing key holds up nobody else", holds: poisoned[Tx]},
 		{name: "a stale version is discarded", holds: staleVersion[Tx]},
 		{name: "a version that comes early waits for those before it", holds: earlyVersion[Tx]},
@@ -94,7 +96,7 @@ func TestPromisesHoldOnPostgres(t *testing.T) {
 	t.Parallel()
 	model := newModel(t)
 	t.Run("all", func(t *testing.T) {
-		for _, p := range append(promises[pgx.Tx](), storms[pgx.Tx]()...) {
+		for _, p := range append(promises[pgx.Tx](), append(storms[pgx.Tx](), promise[pgx.Tx]{name: "another history of the database loses nothing", holds: anotherHistory[pgx.Tx]})...) {
 			if p.small {
 				continue
 			}
@@ -150,7 +152,7 @@ func (f *inFile) connect(t testing.TB) *sql.DB {
 // open gives a worker whose open transaction, when it is cut off, ends by its limit.
 func (f *inFile) open(t testing.TB) (backend[*sql.Tx], func()) {
 	t.Helper()
-	s, err := sqlite.New(f.connect(t), &sqlite.StoreOptions{Lanes: lanes})
+	s, err := sqlite.New(f.connect(t), &sqlite.StoreOptions{Lanes: lanes, Room: 2_000_000})
 	if err != nil {
 		t.Fatal(err)
 	}
