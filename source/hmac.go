@@ -74,7 +74,7 @@ func (d Signing) ready() (*signing, error) {
 		faults = append(faults, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
 	}
 	if !isToken(d.Header) {
-		fault("header", "%q is no header name", d.Header)
+		fault("header", "%q is no header name: name the one that the signature stands in", d.Header)
 	}
 	switch d.Hash {
 	case "", "sha256":

@@ -57,8 +57,11 @@ An operation is unknown when the answer of the application was lost: it may have
 taken effect or not. Find out, and then
 
   complete   it did: give the answer that every repeat gets from now on
-  release    it did not: the next repeat of the request runs
+  release    it did not: the next repeat of the request runs, an event at once
   discard    it is never to run: repeats are told so
+
+An operation is dead when it failed for good, or too often: mend the cause, and then
+redrive or discard it. What arrived and could not be an operation is in quarantine.
 
 An operation is damaged when its stored answer does not match its checksum.
 Complete and discard replace that answer; nothing lets the operation run again.
@@ -73,7 +76,7 @@ An admin listener with a token reads it from ` + tokenVariable + ` or --token-fi
 	c.PersistentFlags().BoolVar(&r.json, "json", false, "write JSON")
 	c.AddCommand(
 		listCommand(r), showCommand(r), completeCommand(r),
-		actionCommand(r, "release", "Let an unknown or parked operation run again", "The request itself is not stored: the next repeat of it runs, under the same identity.", "the application has no such order"),
+		actionCommand(r, "release", "Let an unknown or parked operation run again", "A request itself is not stored: the next repeat of it runs, under the same identity. An event that was received is, and runs again at once.", "the application has no such order"),
 		redriveCommand(r),
 		actionCommand(r, "discard", "End an operation without its effect", "Every repeat of its request is told so. This cannot be taken back.", "the customer withdrew it"),
 		blockedCommand(r), quarantineCommand(r), eraseCommand(r), newIncarnationCommand(r),

@@ -68,8 +68,8 @@ configuration and readmit it, or discard it.`,
 	}
 	payloadFlag(show, &payload)
 	c.AddCommand(list, show,
-		sortCommand(r, "readmit", "Take an item as if it arrived now", "It goes by the sources and effects as they are configured now. With --store there are none: give --config."),
-		sortCommand(r, "discard", "Remove an item", "This cannot be taken back."))
+		sortCommand(r, "readmit", "Take an item as if it arrived now", "It goes by the sources and effects as they are configured now. With --store there are none: give --config.", "the type is accepted now"),
+		sortCommand(r, "discard", "Remove an item", "This cannot be taken back.", "a test of the sender's"))
 	return c
 }
 
@@ -77,13 +77,13 @@ func payloadFlag(c *cobra.Command, payload *bool) {
 	c.Flags().BoolVar(payload, "payload", false, "show the content too, as it is kept: masked; the server's log says that somebody looked")
 }
 
-func sortCommand(r *reach, action, short, long string) *cobra.Command {
+func sortCommand(r *reach, action, short, long, reason string) *cobra.Command {
 	var d server.Decision
 	c := &cobra.Command{
 		Use:     action + " KEY",
 		Short:   short,
 		Long:    short + ". " + long,
-		Example: "  unavez ops quarantine " + action + " 5f0c… --reason 'the type is accepted now'",
+		Example: "  unavez ops quarantine " + action + " 5f0c… --reason \"" + reason + "\"",
 		Args:    takes("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := decide(&d); err != nil {

@@ -197,7 +197,7 @@ func (a *api) decision(r *http.Request) (store.Action, error) {
 
 // errNoInbox says that this needs the configuration's sources and effects.
 func errNoInbox() error {
-	return httpkey.Errorf(http.StatusConflict, "This needs the sources and effects of a configuration: run it against the server, or name the configuration.")
+	return httpkey.Errorf(http.StatusConflict, "This needs the sources and effects of a configuration: run it against the server or, without one, name the configuration (unavez ops … --config FILE).")
 }
 
 func (a *api) readmit(r *http.Request) (any, error) {

@@ -32,12 +32,12 @@ func (c *checker) fault(path, format string, args ...any) {
 	if c.broken[path] {
 		return
 	}
-	c.faults = append(c.faults, Fault{Line: c.line(path), Field: path, Text: fmt.Sprintf(format, args...)})
+	c.faults = append(c.faults, Fault{Line: c.line(path), Field: path, Text: fmt.Sprintf(format, written(args)...)})
 }
 
 // warn notes what is accepted and probably not meant.
 func (c *checker) warn(path, format string, args ...any) {
-	c.warnings = append(c.warnings, Fault{Line: c.line(path), Field: path, Text: fmt.Sprintf(format, args...)})
+	c.warnings = append(c.warnings, Fault{Line: c.line(path), Field: path, Text: fmt.Sprintf(format, written(args)...)})
 }
 
 // line is that of a field, or of the nearest field above one that is missing.
@@ -301,6 +301,17 @@ func within[T int | Size | time.Duration](c *checker, path string, value, low, h
 	if value < low || value > high {
 		c.fault(path, "%v, want %v to %v", value, low, high)
 	}
+}
+
+// written are the values of a message, as they are written in a file.
+func written(args []any) []any {
+	args = slices.Clone(args)
+	for i, value := range args {
+		if d, ok := value.(time.Duration); ok {
+			args[i] = days(d)
+		}
+	}
+	return args
 }
 
 // DefaultLimits of the listeners.

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"net/url"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -13,6 +15,19 @@ import (
 
 // Size is a number of bytes; in the file also with a unit, such as 256KiB.
 type Size int64
+
+// String is a size as it is written: whole KiB, MiB or GiB with their unit.
+func (s Size) String() string {
+	for _, unit := range []struct {
+		name string
+		size Size
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if s >= unit.size && s%unit.size == 0 {
+			return fmt.Sprintf("%d%s", s/unit.size, unit.name)
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
 
 // Config is a whole configuration with its defaults filled in.
 type Config struct {

@@ -281,10 +281,16 @@ func (c *checker) effectTiming(path string, e *Effect) {
 
 // days shows a duration as it would be written.
 func days(d time.Duration) string {
-	if d%(24*time.Hour) == 0 {
+	if d != 0 && d%(24*time.Hour) == 0 {
 		return fmt.Sprintf("%dd", d/(24*time.Hour))
 	}
-	return d.String()
+	text := d.String()
+	for _, nothing := range []string{"m0s", "h0m"} { // of 1h0m0s
+		if before, ok := strings.CutSuffix(text, nothing); ok {
+			text = before + nothing[:1]
+		}
+	}
+	return text
 }
 
 func (c *checker) effectUnknown(path string, e *Effect) {

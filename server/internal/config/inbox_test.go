@@ -104,6 +104,8 @@ func TestFaultsOfSingleFieldsOfTheInbox(t *testing.T) {
 		{name: "no contiguity without a version", old: "unknown: hold", new: "unknown: hold, contiguous: true", want: "needs version"},
 		{name: "a lease under the timeout", old: "unknown: hold", new: "unknown: retry, lease: 10s", want: "effects[0].lease"},
 		{name: "a private target", old: "outbound: {allow: [127.0.0.1/32]}\n", want: "effects[0].send.url: 127.0.0.1 is a private address"},
+		{name: "a body that is too large", old: "types: [", new: "body_limit: 1GiB, types: [", want: "sources[0].body_limit: 1GiB, want 1KiB to 64MiB"},
+		{name: "unpacked less than packed", old: "types: [", new: "plain_limit: 1000KiB, types: [", want: "sources[0].plain_limit: 1000KiB, want 1MiB to 256MiB"},
 		{name: "alerts without a secret", old: "store:", new: "alerts: {url: \"https://a.example\"}\nstore:", want: "alerts.secrets: missing"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -128,6 +130,9 @@ func TestFaultsOfSingleFieldsOfTheInbox(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if err != nil {
+				if c.name == "a body that is too large" && strings.Contains(err.Error(), "plain_limit") {
+					t.Errorf("of a field that is not there: %v", err)
+				}
 				if strings.Contains(err.Error(), "canary") {
 					t.Errorf("shows a secret: %v", err)
 				}

@@ -287,8 +287,10 @@ func (c *checker) source(path string, s *Source) {
 	s.SubjectRule = c.parts(path+".subject", s.Subject)
 	set(&s.BodyLimit, inbox.DefaultBodyLimit)
 	set(&s.PlainLimit, 4*s.BodyLimit)
-	within(c, path+".body_limit", s.BodyLimit, 1<<10, 64<<20)
-	within(c, path+".plain_limit", s.PlainLimit, s.BodyLimit, 256<<20)
+	within(c, path+".body_limit", s.BodyLimit, minBody, maxBody)
+	if c.given(path + ".plain_limit") {
+		within(c, path+".plain_limit", s.PlainLimit, max(minBody, min(s.BodyLimit, maxBody)), 4*maxBody)
+	}
 	if s.Tolerance != 0 {
 		within(c, path+".tolerance", s.Tolerance, minTolerance, maxTolerance)
 	}
@@ -304,6 +306,12 @@ func (c *checker) source(path string, s *Source) {
 	c.fetch(path, s)
 	c.lists(path, s)
 }
+
+// Bounds of a body as it arrives.
+const (
+	minBody Size = 1 << 10
+	maxBody Size = 64 << 20
+)
 
 // tenant checks whom events belong to. It must not be whoever writes the body
 // that decides it.
