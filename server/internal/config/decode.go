@@ -321,7 +321,7 @@ func (d *decoder) dictionary(n ast.Node, v reflect.Value, path string) {
 func nearest(word string, names []string) string {
 	best, distance := "", 3
 	for _, name := range names {
-		if n := edits(word, name); n < distance {
+		if n := edits(strings.ToLower(word), name); n < distance {
 			best, distance = name, n
 		}
 	}

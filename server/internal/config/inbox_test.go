@@ -99,6 +99,8 @@ func TestFaultsOfSingleFieldsOfTheInbox(t *testing.T) {
 		{name: "a misspelt field", old: "types:", new: "tpyes:", want: "did you mean types?"},
 		{name: "a name for many effects", old: "effects:", new: "effects:\n  - {name: import, send: {url: \"http://127.0.0.1:9000/x\"}, unknown: hold}", want: "effects[1].name: \"import\" is effects[0] already"},
 		{name: "two sources of a path", old: "effects:", new: "  - {name: b, contract: stripe, path: /in/shop, tenant: t, secrets: [a-canary], types: [\"*\"]}\neffects:", want: "\"/in/shop\" is sources[0] already"},
+		{name: "a route of the same path", old: "effects:", new: "auth: {mode: single_tenant}\nhttp: [{route: POST /in/shop, upstream: \"http://127.0.0.1:9000\", unknown: hold}]\neffects:", want: "sources[0].path: \"/in/shop\": the route POST /in/shop takes its deliveries"},
+		{name: "a field in capitals", old: "types:", new: "TYPES:", want: "did you mean types?"},
 		{name: "a route for all", old: "effects:", new: "auth: {mode: single_tenant}\nhttp: [{route: /, upstream: \"http://127.0.0.1:9000\", unknown: hold}]\neffects:"},
 		{name: "shopify's header", old: "contract: stripe, path: /in/shop, tenant: acme", new: "contract: shopify, path: /in/shop, tenant_from: tenant", warning: "a header that Shopify does not sign"},
 		{name: "no contiguity without a version", old: "unknown: hold", new: "unknown: hold, contiguous: true", want: "needs version"},

@@ -485,5 +485,8 @@ func (c *checker) paths(mux *http.ServeMux) {
 		if text := register(mux, s.Path); text != "" {
 			c.fault(at+".path", "%s", text)
 		}
+		if _, pattern := mux.Handler(&http.Request{Method: http.MethodPost, URL: &url.URL{Path: s.Path}}); pattern != s.Path && !c.has(at+".path") {
+			c.fault(at+".path", "%q: the route %s takes its deliveries (choose another path)", s.Path, pattern)
+		}
 	}
 }
