@@ -365,3 +365,73 @@ func TestWhatFailsOutsideIsGivenUpAfterItsLimits(t *testing.T) {
 		}
 	})
 }
+
+// A handler that ends its goroutine (as a test's FailNow does) has failed like any
+// other: its run counts, and the next one waits. In lease mode nobody can tell
+// what it did, and Unknown decides.
+func TestAHandlerThatEndsItsGoroutineIsTriedAgainAfterItsPause(t *testing.T) {
+	for _, mode := range []string{"transaction", "batch", "retry", "hold"} {
+		t.Run(mode, func(t *testing.T) {
+			inBubble(t, func(b *bed[*memory.Tx]) {
+				var d diary
+				effect := Effect[*memory.Tx]{Name: "exits.v1", Retry: Retry{First: time.Hour, Longest: time.Hour, Attempts: 3, Age: 30 * time.Hour}}
+				switch mode {
+				case "retry", "hold":
+					effect.Lease = time.Minute
+					if mode == "retry" {
+						effect.Unknown = unavez.Retry
+					}
+					effect.Run = func(_ context.Context, _ *unavez.Attempt, e *Event) (unavez.Result, error) {
+						d.note(e)
+						runtime.Goexit()
+						return unavez.Result{}, nil
+					}
+				default:
+					effect.Batch = mode == "batch"
+					effect.Handle = func(_ context.Context, _ *memory.Tx, e *Event) error {
+						d.note(e)
+						runtime.Goexit()
+						return nil
+					}
+				}
+				b.patience = 30 * time.Hour
+				b.start(b.worker(b.calm(), nil, nil, effect))
+				e := queued("exits.v1", "one", "key")
+				b.append(e)
+				want, last, counted := store.Dead, store.Retryable, 3
+				switch mode {
+				case "retry":
+					want, last = store.Unknown, store.Unknown
+				case "hold":
+					want, last, counted = store.Unknown, store.Unknown, 1
+				}
+				b.eventually("it is given up", func() bool { return b.state(e).State == want && len(d.of("one")) >= counted })
+				b.pass(10 * time.Hour)
+				runs := d.of("one")
+				if mode == "batch" {
+					runs = runs[1:] // after the batch it runs singly, at once
+				}
+				if len(runs) != counted {
+					b.Fatalf("%d runs, want %d", len(runs), counted)
+				}
+				for i, v := range runs {
+					if v.attempt != int64(i+1) {
+						b.Errorf("run %d has attempt %d", i+1, v.attempt)
+					}
+					if i > 0 && v.at.Sub(runs[i-1].at) < 10*time.Millisecond {
+						b.Errorf("run %d came at once", i+1)
+					}
+				}
+				_, history, _, err := b.queue.Show(b.Context(), e.Operation)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, step := range history {
+					if step.From == store.Processing && step.To != last && step.To != want {
+						b.Errorf("history %+v", step)
+					}
+				}
+			})
+		})
+	}
+}

@@ -94,8 +94,8 @@ func (in *Inbox[Tx]) classifyLease(ctx context.Context, ef *effect[Tx], hold sto
 			return judged // a claim was made, and says how it ended
 		}
 	}
-	if r.class == rests && r.verdict.State != store.Free {
-		r.after = said.RetryAfter
+	if r.class == rests && r.verdict.State == store.Unknown {
+		r.after = said.RetryAfter // as its probe says; a retry has its own time
 	}
 	if r.err == nil {
 		r.err = err

@@ -211,3 +211,25 @@ func anotherHistory[Tx any](b *bed[Tx]) {
 	b.eventually("the lanes were taken anew", func() bool { return b.count("lane-lost") >= b.queue.Lanes() })
 	b.settled()
 }
+
+// The engine asks its callers to wait a second at least; a retry of the inbox has
+// its own pause.
+func TestARetryInLeaseModeHasItsOwnPause(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		b.start(b.worker(b.quick(), nil, nil, Effect[*memory.Tx]{
+			Name: "send.v1", Retry: Retry{First: 20 * time.Millisecond, Longest: 20 * time.Millisecond, Attempts: 10},
+			Run: func(_ context.Context, _ *unavez.Attempt, e *Event) (unavez.Result, error) {
+				d.note(e)
+				return unavez.Result{}, unavez.NeverStarted(errors.New("connection refused"))
+			},
+		}))
+		e := queued("send.v1", "one", "key")
+		began := time.Now()
+		b.append(e)
+		b.eventually("it is given up", func() bool { return b.state(e).State == store.Dead })
+		if took := time.Since(began); took > time.Second || len(d.names()) != 10 {
+			t.Errorf("%d runs took %v", len(d.names()), took)
+		}
+	})
+}

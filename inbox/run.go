@@ -257,7 +257,7 @@ func (in *Inbox[Tx]) judge(ctx context.Context, ef *effect[Tx], hold store.Hold,
 		return run{class: later}
 	case store.Retryable:
 		it.fence = v.Attempt.Fence
-		if v.Attempt.DueIn <= 0 {
+		if v.Attempt.DueIn <= 0 && !ef.trait.lease { // in lease mode its pause is over already
 			return run{class: later}
 		}
 	}

@@ -211,7 +211,7 @@ func (in *Inbox[Tx]) attempt(ctx context.Context, l *line, it *item) (on bool) {
 	returned := false
 	defer func() {
 		if !returned { // the handler has ended its goroutine
-			in.settle(ctx, l, it, run{class: failed, err: errors.New("the handler ended its goroutine")})
+			in.settle(ctx, l, it, in.exited(ctx, l.lane, it))
 		}
 	}()
 	var r run
@@ -222,6 +222,21 @@ func (in *Inbox[Tx]) attempt(ctx context.Context, l *line, it *item) (on bool) {
 	}
 	returned = true
 	return in.settle(ctx, l, it, r)
+}
+
+// exited is what a run came to whose handler has ended its goroutine. In a
+// transaction it has failed. Outside of one nobody can tell what it did: the
+// engine has written so, and what is to happen then is not for a retry to decide.
+func (in *Inbox[Tx]) exited(ctx context.Context, ln *lane, it *item) run {
+	err := errors.New("the handler ended its goroutine")
+	if it.trait == nil || !it.trait.lease {
+		return run{class: failed, err: err}
+	}
+	r := in.judge(ctx, in.effects[it.trait.name], ln.hold, it)
+	if r.err == nil {
+		r.err = err
+	}
+	return r
 }
 
 // settle acts on what a run came to.
