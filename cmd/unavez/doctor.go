@@ -10,7 +10,7 @@ import (
 	"github.com/unavez/unavez/server"
 )
 
-// exitBroken says that doctor or audit could not be carried out: nothing was
+// exitBroken says that doctor, audit or torture could not be carried out: nothing was
 // found out, neither good nor bad.
 const exitBroken = 3
 

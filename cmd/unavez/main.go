@@ -8,11 +8,12 @@
 //	unavez audit FILE       the invariants, proved over what is stored
 //	unavez analyze CHART    what a duplicate of an event can do to a statechart
 //	unavez ops list         operations that need a person
+//	unavez torture          tries to break the promises on a database of yours
 //	unavez migrate FILE     a store's schema, brought to this version
 //
 // It exits with 0 when all went well, 1 when something is wrong with what it
 // was asked to do, 2 when it was asked wrongly (a configuration that cannot be
-// read is that, too), 3 when doctor or audit could not look, and 130 after a
+// read is that, too), 3 when doctor, audit or torture could not look, and 130 after a
 // second signal.
 package main
 
@@ -109,7 +110,7 @@ what to try.`,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return errUsage{err} })
-	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), auditCommand(), analyzeCommand(), opsCommand(), migrateCommand(), versionCommand())
+	root.AddCommand(serveCommand(), checkCommand(), doctorCommand(), auditCommand(), analyzeCommand(), opsCommand(), tortureCommand(), tortureWorkerCommand(), migrateCommand(), versionCommand())
 	return root
 }
 

@@ -48,6 +48,7 @@ type operation struct {
 type clients struct {
 	workers []*worker
 	kinds   []string
+	front   string // of customers
 	client  *http.Client
 
 	deliveries atomic.Int64
@@ -62,9 +63,9 @@ type clients struct {
 	violations []string
 }
 
-func newClients(seed uint64, workers []*worker, kinds []string) *clients {
+func newClients(seed uint64, workers []*worker, kinds []string, front string) *clients {
 	return &clients{
-		workers: workers, kinds: kinds, random: rand.New(rand.NewPCG(seed, 2)), numbers: map[string]int{},
+		workers: workers, kinds: kinds, front: front, random: rand.New(rand.NewPCG(seed, 2)), numbers: map[string]int{},
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 }
@@ -91,7 +92,7 @@ func (c *clients) next(customer int) *operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	kind := c.kinds[c.random.IntN(len(c.kinds))]
-	n := named{Customer: "c" + strconv.Itoa(customer)}
+	n := named{Customer: c.front + strconv.Itoa(customer)}
 	o := &operation{kind: kind, header: http.Header{"Content-Type": {"application/json"}}}
 	if kind == kindEvent {
 		c.numbers[n.Customer]++

@@ -213,28 +213,13 @@ func (n *network) count(at string) func() int {
 // forget removes the keys of this run from Redis, and no others, as soon as
 // there are any.
 func (n *network) forget(ctx context.Context) error {
-	options, err := redisclient.ParseURL(n.beside)
-	if err != nil {
-		return err
-	}
-	client := redisclient.NewClient(options)
-	defer func() { _ = client.Close() }() // its answers are here
 	before := n.count(forgotten)()
 	for range 200 {
-		keys := client.Scan(ctx, 0, n.prefix+"*", 1000).Iterator()
-		for keys.Next(ctx) {
-			if !strings.HasPrefix(keys.Val(), n.prefix) {
-				continue // what means more to SCAN than to us
-			}
-			removed, err := client.Del(ctx, keys.Val()).Result()
-			if err != nil {
-				return err
-			}
-			if removed > 0 {
-				n.struckAt(forgotten)
-			}
+		removed, err := Forget(ctx, n.beside, n.prefix)
+		for range removed {
+			n.struckAt(forgotten)
 		}
-		if err := keys.Err(); err != nil || n.count(forgotten)() > before {
+		if err != nil || n.count(forgotten)() > before {
 			return err
 		}
 		if err := Wait(ctx, 5*time.Millisecond); err != nil {
@@ -242,6 +227,28 @@ func (n *network) forget(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Forget removes the keys of a Redis that begin with a prefix, and no others.
+func Forget(ctx context.Context, redis, prefix string) (removed int, err error) {
+	options, err := redisclient.ParseURL(redis)
+	if err != nil {
+		return 0, err
+	}
+	client := redisclient.NewClient(options)
+	defer func() { _ = client.Close() }() // its answers are here
+	keys := client.Scan(ctx, 0, prefix+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		if !strings.HasPrefix(keys.Val(), prefix) {
+			continue // what means more to SCAN than to us
+		}
+		n, err := client.Del(ctx, keys.Val()).Result()
+		if err != nil {
+			return removed, err
+		}
+		removed += int(n)
+	}
+	return removed, keys.Err()
 }
 
 // faults are those that can be made here, and the caller's.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ type place struct {
 	close func()
 }
 
-// openPlace makes the tables that are missing.
+// openPlace makes the tables of the product, and that of the effects anew.
 func openPlace(ctx context.Context, database string, target func() (network, address string)) (*place, error) {
 	if IsPostgres(database) {
 		return openPostgres(ctx, database, target)
@@ -65,8 +66,8 @@ func openPostgres(ctx context.Context, database string, target func() (network, 
 		return nil, err
 	}
 	if err = postgres.Migrate(ctx, pool, nil); err == nil {
-		_, err = pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+Schema+"; CREATE TABLE IF NOT EXISTS "+Schema+
-			".effect (id bigint GENERATED ALWAYS AS IDENTITY, operation text NOT NULL)")
+		_, err = pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+Schema+"; DROP TABLE IF EXISTS "+Schema+".made; CREATE TABLE "+Schema+
+			".made (id bigint GENERATED ALWAYS AS IDENTITY, operation text NOT NULL)")
 	}
 	if err != nil {
 		pool.Close()
@@ -76,7 +77,7 @@ func openPostgres(ctx context.Context, database string, target func() (network, 
 		close: pool.Close,
 		audit: func(ctx context.Context) ([]store.Proof, error) { return postgres.Audit(ctx, pool, nil) },
 		rows: func(ctx context.Context) ([]row, error) {
-			found, err := pool.Query(ctx, "SELECT id, operation FROM "+Schema+".effect ORDER BY id")
+			found, err := pool.Query(ctx, "SELECT id, operation FROM "+Schema+".made ORDER BY id")
 			if err != nil {
 				return nil, err
 			}
@@ -93,7 +94,7 @@ func openSQLite(ctx context.Context, file string) (*place, error) {
 		return nil, err
 	}
 	if _, err = sqlite.New(db, nil); err == nil {
-		_, err = db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS effect (id INTEGER PRIMARY KEY AUTOINCREMENT, operation TEXT NOT NULL)")
+		_, err = db.ExecContext(ctx, "DROP TABLE IF EXISTS made; CREATE TABLE made (id INTEGER PRIMARY KEY AUTOINCREMENT, operation TEXT NOT NULL)")
 	}
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -104,7 +105,7 @@ func openSQLite(ctx context.Context, file string) (*place, error) {
 			return sqlite.Audit(ctx, &modernc.Driver{}, file, nil)
 		},
 		rows: func(ctx context.Context) (all []row, err error) {
-			found, err := db.QueryContext(ctx, "SELECT id, operation FROM effect ORDER BY id")
+			found, err := db.QueryContext(ctx, "SELECT id, operation FROM made ORDER BY id")
 			if err != nil {
 				return nil, err
 			}
@@ -126,6 +127,9 @@ func sqliteOptions() *sqlite.Options {
 	return &sqlite.Options{HandlerLimit: workLimit, TransactionLimit: workLimit, BusyTimeout: time.Second}
 }
 
+// connections of a worker to the database.
+const connections = 8
+
 // through is the URL of the same database by a proxy on loopback, which speaks
 // no TLS.
 func through(database, address string) (string, error) {
@@ -133,9 +137,11 @@ func through(database, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	query := url.Values{"sslmode": {"disable"}}
+	query := url.Values{"sslmode": {"disable"}, "pool_max_conns": {strconv.Itoa(connections)}}
 	for name, value := range config.RuntimeParams {
-		query.Set(name, value)
+		if !strings.HasPrefix(name, "pool_") {
+			query.Set(name, value)
+		}
 	}
 	if at, err := url.Parse(database); err == nil {
 		if mode := at.Query().Get("default_query_exec_mode"); mode != "" {
@@ -148,13 +154,13 @@ func through(database, address string) (string, error) {
 
 // insertPostgres writes an effect.
 func insertPostgres(ctx context.Context, tx pgx.Tx, operation string) (id int64, err error) {
-	err = tx.QueryRow(ctx, "INSERT INTO "+Schema+".effect (operation) VALUES ($1) RETURNING id", operation).Scan(&id)
+	err = tx.QueryRow(ctx, "INSERT INTO "+Schema+".made (operation) VALUES ($1) RETURNING id", operation).Scan(&id)
 	return id, err
 }
 
 // insertSQLite writes an effect.
 func insertSQLite(ctx context.Context, tx *sql.Tx, operation string) (id int64, err error) {
-	err = tx.QueryRowContext(ctx, "INSERT INTO effect (operation) VALUES (?) RETURNING id", operation).Scan(&id)
+	err = tx.QueryRowContext(ctx, "INSERT INTO made (operation) VALUES (?) RETURNING id", operation).Scan(&id)
 	if err != nil {
 		err = fmt.Errorf("effect of %s: %w", operation, err)
 	}

@@ -135,11 +135,11 @@ func Run(ctx context.Context, o Options) (*Found, error) {
 	if err := p.startWorkers(ctx); err != nil {
 		return nil, err
 	}
-	kinds := []string{kindOrder, kindOrder, kindCharge, kindEvent, kindEvent}
-	if o.Serve != "" {
-		kinds = []string{kindPayment, kindEvent}
+	kinds, front := []string{kindOrder, kindOrder, kindCharge, kindEvent, kindEvent}, "l"
+	if o.Serve != "" { // both may be run on one database
+		kinds, front = []string{kindPayment, kindEvent}, "s"
 	}
-	p.clients = newClients(o.Seed, p.workers, kinds)
+	p.clients = newClients(o.Seed, p.workers, kinds, front)
 	if err := p.storm(ctx); err != nil {
 		return nil, err
 	}

@@ -120,7 +120,6 @@ func workPostgres(ctx context.Context, s Setup, started func(string), say func(w
 	if err != nil {
 		return err
 	}
-	config.MaxConns = 12
 	config.ConnConfig.ConnectTimeout = workLimit
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

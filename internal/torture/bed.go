@@ -26,6 +26,7 @@ type Bed struct {
 	config  *pgxpool.Config
 	beside  *pgxpool.Pool // of nobody's proxy
 	redis   string        // URL, empty for none
+	prefix  string        // of keys there
 	outside *outside
 
 	mu  sync.Mutex
@@ -34,20 +35,21 @@ type Bed struct {
 
 // tables are the business: rows without any key of their own, so that a second
 // effect shows.
-const tables = `CREATE SCHEMA unavez_torture;
+const tables = `CREATE SCHEMA IF NOT EXISTS unavez_torture;
 CREATE TABLE unavez_torture.effect (id bigint GENERATED ALWAYS AS IDENTITY, operation text NOT NULL);
 CREATE TABLE unavez_torture.detail (effect bigint NOT NULL, operation text NOT NULL);
 CREATE INDEX ON unavez_torture.effect (operation text_pattern_ops);
 CREATE INDEX ON unavez_torture.detail (operation text_pattern_ops)`
 
 // NewBed makes the tables of the product and of the business in an empty
-// database, which a URL of PostgreSQL names. redis names a Redis or is empty.
-func NewBed(ctx context.Context, database, redis string) (*Bed, error) {
+// database, which a URL of PostgreSQL names. redis names a Redis, in which only
+// keys under prefix are used, or is empty.
+func NewBed(ctx context.Context, database, redis, prefix string) (*Bed, error) {
 	config, err := pgxpool.ParseConfig(database)
 	if err != nil {
 		return nil, err
 	}
-	b := &Bed{config: config, redis: redis, outside: &outside{calls: map[string]map[string]int{}}, saw: map[string]int{}}
+	b := &Bed{config: config, redis: redis, prefix: prefix, outside: &outside{calls: map[string]map[string]int{}}, saw: map[string]int{}}
 	if b.beside, err = b.pool(ctx, "", 8); err != nil {
 		return nil, err
 	}

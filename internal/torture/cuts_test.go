@@ -1,6 +1,7 @@
 package torture_test
 
 import (
+	crand "crypto/rand"
 	"flag"
 	"math/rand/v2"
 	"strings"
@@ -40,7 +41,7 @@ func seeded(t *testing.T) uint64 {
 func bed(t *testing.T) *torture.Bed {
 	t.Helper()
 	server := testenv.StartPostgres(t, "fsync=off", "max_connections=500")
-	b, err := torture.NewBed(t.Context(), server.URL(), testenv.Redis(t))
+	b, err := torture.NewBed(t.Context(), server.URL(), testenv.Redis(t), "unavez:torture:"+strings.ToLower(crand.Text()[:8])+":")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func newWorker(ctx context.Context, b *Bed, to route, how how) (*worker, error) 
 		if to.redis != "" {
 			at = to.redis
 		}
-		if w.leaser, err = redis.Open(at, &redis.Options{Prefix: redisPrefix, Pause: -1}); err != nil {
+		if w.leaser, err = redis.Open(at, &redis.Options{Prefix: b.prefix, Pause: -1}); err != nil {
 			w.pool.Close()
 			return nil, err
 		}
@@ -125,9 +125,6 @@ func newWorker(ctx context.Context, b *Bed, to route, how how) (*worker, error) 
 	}
 	return w, nil
 }
-
-// redisPrefix of the leases here.
-const redisPrefix = "unavez:torture:"
 
 func (w *worker) close() {
 	if w.engine != nil {
