@@ -34,6 +34,47 @@ func (s *mute) Look(ctx context.Context, key store.Key) (store.Verdict, error) {
 	return s.Store.Look(ctx, key)
 }
 
+// Join gives a part whose end is not answered, whatever its caller waits for.
+func (s *mute) Join(ctx context.Context, tx Tx, gate store.Gate) (store.Joined, store.Verdict, error) {
+	part, v, err := s.Store.Join(ctx, tx, gate)
+	if part != nil {
+		part = muteJoined{part}
+	}
+	return part, v, err
+}
+
+type muteJoined struct{ store.Joined }
+
+func (muteJoined) Finish(ctx context.Context, _ store.End) (*store.Outcome, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A connection of the caller's own may fall silent at the last trip, too.
+func TestSilentDatabaseHoldsAJoiningCallerForTenSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &mute{Store: memory.New(&memory.Options{Now: time.Now})}
+		engine := newEngine(t, s, nil)
+		tx, err := s.BeginTx(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, err = engine.Join(t.Context(), tx, operation("4711"), func(context.Context) (unavez.Result, error) { return answer(1), nil })
+		wantCode(t, err, unavez.CodeUnavailable)
+		if took := time.Since(began); took != 10*time.Second {
+			t.Errorf("it held its caller for %v, want 10 s", took)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+		if out, err := engine.Do(t.Context(), operation("4711"), writes("order", &counter{})); err != nil || out.Replayed {
+			t.Errorf("afterwards: %+v, %v", out, err)
+		}
+	})
+}
+
 // marked is a fast lease that says of everything that it has completed.
 type marked struct{}
 

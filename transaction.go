@@ -402,7 +402,9 @@ func (e *Engine[Tx]) joined(ctx context.Context, c *call, tx Tx, fn func(context
 	case err != nil:
 		return nil, err
 	}
-	out, err := part.Finish(context.WithoutCancel(ctx), end)
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit) // a connection may be silent for ever
+	defer cancel()
+	out, err := part.Finish(record, end)
 	if errors.Is(err, store.ErrDuplicate) {
 		return nil, c.fail(CodeInFlight, time.Second, fmt.Errorf("finished elsewhere meanwhile, roll back: %w", err))
 	}
