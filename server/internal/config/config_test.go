@@ -116,6 +116,7 @@ func TestFaultsOfSingleFields(t *testing.T) {
 		{"PostgreSQL, no port", "sqlite:x.db", "postgres://app:canary@db:x/shop", "not a PostgreSQL URL"},
 		{"PostgreSQL, sslmode", "sqlite:x.db", "postgres://app:canary@db/shop?sslmode=on", "sslmode"},
 		{"PostgreSQL, misspelt parameter", "sqlite:x.db", "postgres://app:canary@db/shop?sslmod=require", "did you mean sslmode?"},
+		{"PostgreSQL, a name for its connections", "sqlite:x.db", "postgres://app:canary@db/shop?application_name=shop", ""},
 		{"PostgreSQL, a number", "sqlite:x.db", "postgres://app:canary@db/shop?pool_max_conns=many", "pool_max_conns"},
 		{"PostgreSQL, too many connections", "sqlite:x.db", "postgres://app:canary@db/shop?pool_max_conns=5000", "want 1 to 1000"},
 		{"Redis", "store:", "lease: redis://:canary@x:6380/2\nstore:", ""},

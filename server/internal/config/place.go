@@ -86,7 +86,7 @@ func Pool(from Secret) (*pgxpool.Config, error) {
 		return nil, fmt.Errorf("parameter pool_max_conns: %d, want 1 to %d", c.MaxConns, maxConnections)
 	}
 	for name := range conn.RuntimeParams { // what pgx does not know is the server's
-		if near := nearest(name, postgresParameters()); near != "" {
+		if near := nearest(name, postgresParameters()); near != "" && near != name { // application_name is known to both
 			return nil, fmt.Errorf("parameter %s: unknown (did you mean %s?)", name, near)
 		}
 	}
