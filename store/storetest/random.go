@@ -202,7 +202,7 @@ func Transcript[Tx any](t *testing.T, h Harness[Tx], seed uint64, length int) []
 // random compares a store with the model, by a list of its own each time, and
 // cuts a list that tells them apart down to what matters.
 func random[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
-	seeds := []uint64{1, 2, 3, 4134893935531576749, 14513360790070855948, rand.Uint64()}
+	seeds := []uint64{1, 4134893935531576749, 14513360790070855948, rand.Uint64()}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
