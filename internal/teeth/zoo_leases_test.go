@@ -33,7 +33,7 @@ func zooOfLeases() []bug {
         END IF;
         DELETE FROM unavez.attempt x WHERE x.key = operation_key;
         DELETE FROM unavez.step`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$"}},
+			hunts: []hunt{{server, pg, "^TestFenceWaitsForATakeoverThatHasNotCommitted$"}},
 		},
 		{
 			name: "a fence that is not found stops nothing",

@@ -280,6 +280,60 @@ func TestLeaseIsGuardedByLockAndFence(t *testing.T) {
 	w.state(t, gate, store.Processing)
 }
 
+// X3 with the takeover still under way: the fence is no look, it waits for the row.
+func TestFenceWaitsForATakeoverThatHasNotCommitted(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	w := d.worker(t, nil)
+	ctx := t.Context()
+	gate := gateOf("overtaken")
+	_, _, err := w.Claim(ctx, store.Claim{Gate: gate, Lease: time.Minute})
+	must(t, "Claim", err)
+	txn, err := w.Finish(ctx, gate, 1)
+	must(t, "Finish", err)
+	must(t, "write", write(ctx, txn.Tx(), "zombie"))
+	takeover, err := d.admin.Begin(ctx)
+	must(t, "begin", err)
+	must(t, "take over", says(ctx, takeover, "UPDATE unavez.attempt SET fence = 2 WHERE operation = '"+gate.Identity.Text()+"'")) // past the lock
+	ended := make(chan error, 1)
+	go func() {
+		_, err := txn.Commit(ctx, completed("zombie"))
+		ended <- err
+	}()
+	eventually(t, "the finish waits", func() bool { return d.waits(t) == 1 })
+	must(t, "commit", takeover.Commit(ctx))
+	is(t, "Commit", <-ended, store.ErrLeaseLost)
+	rowsAre(t, d)
+	w.state(t, gate, store.Processing)
+}
+
+// The read of a gate comes after its lock, with a snapshot of its own: it sees
+// what the last holder committed while it waited.
+func TestGateThatWaitedSeesWhatTheHolderCommitted(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	w, other := d.worker(t, nil), d.worker(t, nil)
+	ctx := t.Context()
+	gate := gateOf("waited for")
+	txn := w.begin(t, gate)
+	must(t, "write", write(ctx, txn.Tx(), "first"))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := other.Finish(ctx, gate, 0)
+		ended <- err
+	}()
+	eventually(t, "the gate waits", func() bool { return d.waits(t) == 1 })
+	_, err := txn.Commit(ctx, completed("first"))
+	must(t, "Commit", err)
+	is(t, "Finish", <-ended, store.ErrDuplicate)
+}
+
+// waits counts the transactions of the database that wait for another.
+func (d *database) waits(t *testing.T) int {
+	t.Helper()
+	return ask[int](t, d, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+}
+
 // X1 and X12: above READ COMMITTED a ring is refused, and one table decides.
 func TestIsolationAboveReadCommitted(t *testing.T) {
 	t.Parallel()
