@@ -31,10 +31,10 @@ type plot struct {
 func plots() []plot {
 	all := []string{"."}
 	return []plot{
-		{name: "identity", pkg: "store", files: []string{"identity.go", "outcome.go"}, run: all},
-		{name: "exact", pkg: "internal/exact", files: []string{"canonical.go", "exact.go", "path.go"}, run: all},
+		{name: "identity", pkg: "store", files: []string{"identity.go", "outcome.go"}, run: all, limit: 5 * time.Second},
+		{name: "exact", pkg: "internal/exact", files: []string{"canonical.go", "exact.go", "path.go"}, run: all, limit: 5 * time.Second},
 		{name: "fingerprint", pkg: "httpkey", files: []string{"fingerprint.go", "key.go"}, run: []string{"Fingerprint|Key", "."}},
-		{name: "signatures", pkg: "source", files: []string{"standard.go", "hmac.go", "header.go", "jwt.go", "secret.go"}, run: all},
+		{name: "signatures", pkg: "source", files: []string{"standard.go", "hmac.go", "header.go", "jwt.go", "secret.go"}, run: all, limit: 5 * time.Second},
 		{name: "retry", pkg: "inbox", files: []string{"retry.go"}, run: []string{"Retry|Delay|Fails|Declared|GivenUp|Limits", "."}},
 		{name: "board", pkg: "inbox", files: []string{"board.go"}, run: []string{"Board|Once|Order|Holder|Storm", "."}},
 		{name: "statechart", pkg: "statechart", files: []string{"step.go", "select.go", "round.go", "complete.go"}, run: []string{"Corpus", "."}},

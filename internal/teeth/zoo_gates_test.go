@@ -55,7 +55,7 @@ func zooOfGates() []bug {
 			changes: one(migration2, `CREATE FUNCTION unavez.gate(operation_key uuid, operation_lock bigint, waits boolean, limit_ms bigint)
 RETURNS unavez.found LANGUAGE plpgsql VOLATILE`, `CREATE FUNCTION unavez.gate(operation_key uuid, operation_lock bigint, waits boolean, limit_ms bigint)
 RETURNS unavez.found LANGUAGE plpgsql STABLE`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|^TestFinish|" + stores + "/^ring$/racing|" + stores + "/^ring$/race_to"}},
+			hunts: []hunt{{server, pg, "^TestGateThatWaitedSeesWhatTheHolderCommitted$"}},
 		},
 		{
 			name: "a ring is read above READ COMMITTED",
