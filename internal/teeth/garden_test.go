@@ -38,7 +38,9 @@ func plots() []plot {
 		{name: "retry", pkg: "inbox", files: []string{"retry.go"}, run: []string{"Retry|Delay|Fails|Declared|GivenUp|Limits", "."}},
 		{name: "board", pkg: "inbox", files: []string{"board.go"}, run: []string{"Board|Once|Order|Holder|Storm", "."}},
 		{name: "statechart", pkg: "statechart", files: []string{"step.go", "select.go", "round.go", "complete.go"}, run: []string{"Corpus", "."}},
-		{name: "sqlite", pkg: lite, sql: true, run: []string{stores + "|" + queues, "."}},
+		{name: "sqlite", pkg: lite, sql: true, run: []string{
+			stores + "/^modernc$/random", queues + "/^modernc$/random", stores + "/^modernc$", queues + "/^modernc$", ".",
+		}},
 	}
 }
 

@@ -93,7 +93,7 @@ func (c *cage) sound(t *testing.T, h hunt) *Suite {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.made[h.pkg] = &Suite{Program: program, Dir: filepath.Join(c.root, h.pkg)}
+		c.made[h.pkg] = &Suite{Program: program, Dir: filepath.Join(c.root, h.pkg), Limit: 90 * time.Second}
 	}
 	s := *c.made[h.pkg]
 	s.Run = []string{h.run}
@@ -150,7 +150,7 @@ func TestEveryBugOfTheZooIsCaught(t *testing.T) {
 				run.Finds(b.name, by)
 				run.Caught = 0
 				for _, b := range zoo() {
-					if by := run.Found[b.name]; by != "" && !strings.Contains(by, escaped) {
+					if by := run.Found[b.name]; by != "" && !strings.Contains(by, evidence.Escaped) {
 						run.Caught++
 					}
 				}
@@ -162,9 +162,6 @@ func TestEveryBugOfTheZooIsCaught(t *testing.T) {
 		}
 	}
 }
-
-// escaped stands for a layer that has not caught a bug.
-const escaped = "NOT BY "
 
 // hunted is how many hunts are over, by what was found.
 func hunted(found string) int {
@@ -218,7 +215,7 @@ func (c *cage) catch(t *testing.T, b bug, h hunt) string {
 	files, err := Apply(c.root, b.changes)
 	if err != nil {
 		t.Error(err)
-		return escaped + h.layer
+		return evidence.Escaped + h.layer
 	}
 	sound := c.sound(t, h)
 	began := time.Now()
@@ -227,21 +224,21 @@ func (c *cage) catch(t *testing.T, b bug, h hunt) string {
 		program, err := Build(t.Context(), c.root, h.pkg, t.TempDir(), files)
 		if err != nil {
 			t.Error(err)
-			return escaped + h.layer
+			return evidence.Escaped + h.layer
 		}
-		suite = &Suite{Program: program, Dir: sound.Dir, Run: []string{h.run}}
+		suite = &Suite{Program: program, Dir: sound.Dir, Run: []string{h.run}, Limit: sound.Limit}
 	}
 	caught, err := suite.Catches(t.Context(), mistake, sound)
 	if err != nil {
 		t.Error(err)
-		return escaped + h.layer
+		return evidence.Escaped + h.layer
 	}
 	for _, doubt := range caught.Doubts {
 		t.Log(doubt)
 	}
 	if caught.Test == "" {
 		t.Errorf("%s does not catch it: %s -run %q", h.layer, h.pkg, h.run)
-		return escaped + h.layer
+		return evidence.Escaped + h.layer
 	}
 	t.Logf("%s catches it: %s (%s)", h.layer, caught.Test, time.Since(began).Round(time.Second))
 	return h.layer + " (" + caught.Test + ")"
