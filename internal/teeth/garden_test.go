@@ -39,8 +39,9 @@ func plots() []plot {
 		{name: "board", pkg: "inbox", files: []string{"board.go"}, run: []string{"Board|Once|Order|Holder|Storm", "."}},
 		{name: "statechart", pkg: "statechart", files: []string{"step.go", "select.go", "round.go", "complete.go"}, run: []string{"Corpus", "."}},
 		{name: "sqlite", pkg: lite, sql: true, run: []string{
-			stores + "/^modernc$/random", queues + "/^modernc$/random", stores + "/^modernc$", queues + "/^modernc$", ".",
-		}},
+			stores + "/^modernc$/random", queues + "/^modernc$/random", stores + "/^modernc$", queues + "/^modernc$",
+			"Lane|Purge|Version|Room|Count|Entr|Payload|Repet|Forgotten|Append|Migrat|Group|Outcome|Together|Damaged|Transaction|Wait",
+		}, limit: 3 * time.Minute},
 	}
 }
 

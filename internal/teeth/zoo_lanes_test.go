@@ -23,10 +23,7 @@ func zooOfLanes() []bug {
 		{
 			name:    "a reader passes by what was open at its last look (a sequence as cursor)",
 			changes: one(migration5, "    running xid8[] := ARRAY(SELECT pg_snapshot_xip(since));", "    running xid8[] := '{}';"),
-			hunts: []hunt{
-				{conformance, pg, queues},
-				{server, pg, "^TestReaders"},
-			},
+			hunts:   []hunt{{conformance, pg, those(queues, "readings", "commits_late")}, {server, pg, "^TestReaders"}},
 		},
 		{
 			name: "a reader orders by transactions (the usual horizon reader)",
@@ -37,17 +34,14 @@ END $$;
 END $$;
 
 -- read_pages is`}},
-			hunts: []hunt{{server, pg, "^TestReaders|^TestQueueHoldsWhatEveryQueuePromises$"}},
+			hunts: []hunt{{server, pg, "^TestReaders|" + those(queues, "readings")}},
 		},
 		{
 			name: "entries are numbered by their hash",
 			changes: one(migration5, `            WITH put AS (INSERT INTO unavez.queue_0
                     SELECT base + u.n - 1,`, `            WITH put AS (INSERT INTO unavez.queue_0
                     SELECT base + row_number() OVER (ORDER BY u.key) - 1,`),
-			hunts: []hunt{
-				{conformance, pg, queues},
-				{server, pg, "^TestArrivalsAreNumberedInTheirOrder$"},
-			},
+			hunts: []hunt{{server, pg, "^TestArrivalsAreNumberedInTheirOrder$"}},
 		},
 		{
 			name: "an append in a transaction draws its number before its lock",
@@ -70,15 +64,12 @@ END $$;
 		{
 			name:    "a lane's holder does not look at its epoch (PostgreSQL)",
 			changes: one(migration5, "WHERE l.number = lane_number AND l.epoch = lane_epoch) THEN", "WHERE l.number = lane_number) THEN"),
-			hunts:   []hunt{{conformance, pg, queues}},
+			hunts:   []hunt{{conformance, pg, those(queues, "hold", "taken_over", "after_a_takeover")}},
 		},
 		{
 			name:    "a lane's holder does not look at its epoch (SQLite)",
 			changes: one("store/sqlite/lanes.go", "WHERE lane = ?1 AND epoch = ?2 AND worker <> '')", "WHERE lane = ?1 AND ?2 <> 0)"),
-			hunts: []hunt{
-				{conformance, lite, queues},
-				{receiving, "inbox", "^TestHolderThatWasPaused|^TestOrderAndOnce"},
-			},
+			hunts:   []hunt{{conformance, lite, those(queues+"/^modernc$", "hold", "taken_over", "after_a_takeover")}, {receiving, "inbox", "^TestHolderThatWasPaused|^TestOrderAndOnce"}},
 		},
 		{
 			name: "what follows an entry that waits is run",
@@ -104,7 +95,7 @@ END $$;
 			if said = whole(q); said == store.Conflict {
 				_, err = r.exec("UPDATE unavez_queue SET payload = ?2 WHERE key = ?1", e.Key[:], bytesOf(e.Payload))
 			}`),
-			hunts: []hunt{{conformance, lite, queues}},
+			hunts: []hunt{{conformance, lite, those(queues+"/^modernc$", "conflict", "appended_again", "random")}},
 		},
 	}
 }

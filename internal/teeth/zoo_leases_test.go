@@ -12,7 +12,7 @@ func zooOfLeases() []bug {
 			name: "a finish has no fence (PostgreSQL)",
 			changes: one(migration2, fence, `        DELETE FROM unavez.attempt x WHERE x.key = operation_key;
         DELETE FROM unavez.step`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|" + stores + "/^ring$/fence|claim"}},
+			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$"}},
 		},
 		{
 			name: "a finish has no fence (SQLite)",
@@ -20,10 +20,7 @@ func zooOfLeases() []bug {
 				{"store/sqlite/find.go", `n, err := r.exec("DELETE FROM unavez_attempt WHERE key = ?1 AND fence = ?2", key[:], e.fence)`, `n, err := r.exec("DELETE FROM unavez_attempt WHERE key = ?1 AND ?2 <> 0", key[:], e.fence)`},
 				{"store/sqlite/attempts.go", "case fence != 0 && (!f.attempt || f.fence != fence):", "case fence != 0 && !f.attempt:"},
 			},
-			hunts: []hunt{
-				{conformance, lite, stores},
-				{driver, "internal/fault", "^TestSQLiteUnderEveryFault$"},
-			},
+			hunts: []hunt{{conformance, lite, those(stores+"/^modernc$", "taken_over", "takeover", "fence")}, {driver, "internal/fault", "^TestSQLiteUnderEveryFault$"}},
 		},
 		{
 			name: "the fence is looked at by a SELECT",
@@ -39,7 +36,7 @@ func zooOfLeases() []bug {
 			name: "a fence that is not found stops nothing",
 			changes: one(migration2, fence, `        DELETE FROM unavez.attempt x WHERE x.key = operation_key AND x.fence = old_fence;
         DELETE FROM unavez.step`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|" + stores + "/^ring$/fence|claim"}},
+			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$"}},
 		},
 		{
 			name: "a claim takes no lock (PostgreSQL)",
@@ -52,26 +49,23 @@ func zooOfLeases() []bug {
         PERFORM unavez.new_incarnation(false);
     END IF;
     IF f.lapsed`),
-			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$|" + stores + "/^ring$/fence|claim"}},
+			hunts: []hunt{{server, pg, "^TestLeaseIsGuardedByLockAndFence$"}},
 		},
 		{
 			name:    "a takeover keeps the fence",
 			changes: one("store/sqlite/attempts.go", "SET fence = fence + 1, state = 1", "SET fence = fence, state = 1"),
-			hunts: []hunt{
-				{conformance, lite, stores},
-				{driver, "internal/fault", "^TestSQLiteUnderEveryFault$"},
-			},
+			hunts:   []hunt{{conformance, lite, those(stores+"/^modernc$", "taken_over", "takeover", "fence")}, {driver, "internal/fault", "^TestSQLiteUnderEveryFault$"}},
 		},
 		{
 			name: "an expired attempt is taken for a free operation",
 			changes: one(migration2, "f.state := 4; f.reason := 'lease expired'; f.lapsed := true;",
 				"f.state := 0; f.stale := true; f.operation := NULL;"),
-			hunts: []hunt{{conformance, pg, pgRing}},
+			hunts: []hunt{{conformance, pg, those(pgRing, "expire", "expiry")}},
 		},
 		{
 			name:    "a lease that has run out is renewed",
 			changes: one("store/sqlite/attempts.go", `WHERE key = ?1 AND fence = ?2 AND state = 1 AND expires > " + now`, `WHERE key = ?1 AND fence = ?2 AND state = 1"`),
-			hunts:   []hunt{{conformance, lite, stores}},
+			hunts:   []hunt{{conformance, lite, those(stores+"/^modernc$", "renew", "expire", "taken_over")}},
 		},
 		{
 			name:    "an unknown outcome is tried again, whatever the policy",

@@ -24,14 +24,12 @@ func zooOfStorage() []bug {
 		{
 			name:    "the identity is forgotten with the result",
 			changes: one("store/sqlite/upkeep.go", "		if o.remembered {", "		if o.remembered && o.id < 0 {"),
-			hunts: []hunt{
-				{conformance, lite, stores},
-			},
+			hunts:   []hunt{{conformance, lite, those(stores+"/^modernc$", "remembered", "forgotten", "purge")}},
 		},
 		{
 			name:    "a purge does not look whether a result is over",
 			changes: one("store/postgres/upkeep.go", `" WHERE expires <= pg_catalog.clock_timestamp() ORDER BY expires, key LIMIT $1),"`, `" WHERE expires > '-infinity' ORDER BY expires, key LIMIT $1),"`),
-			hunts:   []hunt{{conformance, pg, pgRing}},
+			hunts:   []hunt{{conformance, pg, those(pgRing, "purge", "remembered")}},
 		},
 		{
 			name:    "what was acknowledged is not synced (SQLite)",
