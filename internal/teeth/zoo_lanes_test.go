@@ -54,7 +54,7 @@ END $$;
     FOREACH one IN ARRAY locks LOOP
         PERFORM pg_advisory_xact_lock(one);
     END LOOP;`),
-			hunts: []hunt{{server, pg, "^TestEnqueueDrawsTheSequenceUnderTheLockOfTheOrderingKey$"}},
+			hunts: []hunt{{server, pg, "^TestEnqueueThatWaitsForOneKeyComesBehindWhoCommitsInAnother$"}},
 		},
 		{
 			name:    "a lane is taken over beside what still runs in it",

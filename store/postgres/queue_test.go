@@ -379,6 +379,42 @@ func TestEnqueueDrawsTheSequenceUnderTheLockOfTheOrderingKey(t *testing.T) {
 	}
 }
 
+// The number is drawn under all locks: who waits for one key meanwhile has none
+// yet for another, in which others append and commit.
+func TestEnqueueThatWaitsForOneKeyComesBehindWhoCommitsInAnother(t *testing.T) {
+	t.Parallel()
+	d := fresh(t, nil)
+	w := d.worker(t, nil)
+	ctx := t.Context()
+	held, free := "x", "y" // the lock of held is taken before that of free
+	if entryOf("", held).Order.OrderLock() > entryOf("", free).Order.OrderLock() {
+		held, free = free, held
+	}
+	holder, err := w.pool.Begin(ctx)
+	must(t, "Begin", err)
+	t.Cleanup(func() { _ = holder.Rollback(context.Background()) }) // it has ended by then
+	_, err = w.Enqueue(ctx, holder, []store.Entry{entryOf("holder", held)})
+	must(t, "Enqueue", err)
+	waited := make(chan error, 1)
+	go func() {
+		waited <- pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+			_, err := w.Enqueue(ctx, tx, []store.Entry{entryOf("waits", held), entryOf("second", free)})
+			return err
+		})
+	}()
+	eventually(t, "it waits", func() bool { return d.waits(t) == 1 })
+	must(t, "enqueue beside", pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		_, err := w.Enqueue(ctx, tx, []store.Entry{entryOf("first", free)})
+		return err
+	}))
+	must(t, "Commit", holder.Commit(ctx))
+	must(t, "the one that waited", <-waited)
+	got, _ := w.read(t, "", 10)
+	if names := namesOf(got); slices.Index(names, "first") > slices.Index(names, "second") || len(names) != 4 {
+		t.Errorf("read %q", names)
+	}
+}
+
 // A server process that is killed in the middle of an append has put nothing
 // into the queue, and one whose answer was lost all of it.
 func TestAnAppendIsInTheQueueWholeOrNotAtAll(t *testing.T) {
