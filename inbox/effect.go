@@ -12,7 +12,10 @@ import (
 type Effect[Tx any] struct {
 	// Name is the effect name, as "order.import.v1". Required.
 	Name string
-	// When says which events it wants; nil means every event that has arrived.
+	// Sources are the names of the sources whose events it can want; nil means
+	// all. Its results are kept at least as long as these may repeat.
+	Sources []string
+	// When says which of their events it wants; nil means every one.
 	// It sees an event before it is masked, and never a hint whose resource is
 	// fetched. An error puts the event into quarantine, for all effects.
 	When func(e *Event) (bool, error)

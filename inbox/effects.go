@@ -79,7 +79,7 @@ func (in *Inbox[Tx]) add(given Effect[Tx]) error {
 	defaultTo(&ef.Tombstone, DefaultTombstone)
 	within("Retention", ef.Retention, unavez.MinRetention, unavez.MaxRetention)
 	if in.receiver != nil {
-		kept, warning, err := in.receiver.Retention(ef.Retention)
+		kept, warning, err := in.receiver.Retention(ef.Retention, ef.Sources)
 		if err != nil {
 			fault("%w", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 
 	"github.com/unavez/unavez/source"
@@ -135,6 +136,9 @@ func (r *Receiver) wanted(g *gate, e *Event) (entries []store.Entry, wrong *bad)
 	}
 	for i := range r.wants {
 		w := &r.wants[i]
+		if !w.takes(g.Name) {
+			continue
+		}
 		wants, key, ordering, version, wrong := w.ask(e)
 		if wrong != nil {
 			return nil, wrong
@@ -152,6 +156,11 @@ func (r *Receiver) wanted(g *gate, e *Event) (entries []store.Entry, wrong *bad)
 		entries = append(entries, entry)
 	}
 	return entries, nil
+}
+
+// takes reports whether an effect can want events of a source.
+func (w *want) takes(source string) bool {
+	return w.sources == nil || slices.Contains(w.sources, source)
 }
 
 // ask asks an effect's functions. Their errors may quote the event, so that only

@@ -449,12 +449,16 @@ func TestRetentionIsHeldToTheWindowOfTheSenders(t *testing.T) {
 		asked, want time.Duration
 		warned, ok  bool
 	}{{0, 60 * day, false, true}, {7 * day, 0, false, false}, {30 * day, 30 * day, true, true}, {45 * day, 45 * day, false, true}} {
-		got, warning, err := b.Retention(tc.asked)
+		got, warning, err := b.Retention(tc.asked, nil)
 		if got != tc.want || (warning != "") != tc.warned || (err == nil) != tc.ok {
 			t.Errorf("%v: %v, %q, %v", tc.asked, got, warning, err)
 		}
 	}
-	if got, _, _ := between(t, nil, []Source{gitHub("hub")}).Retention(0); got != 7*day {
+	// Of a source that an effect does not take from, nothing is asked.
+	if got, warning, err := b.Retention(7*day, []string{"hub"}); got != 7*day || warning != "" || err != nil {
+		t.Errorf("of hub alone: %v, %q, %v", got, warning, err)
+	}
+	if got, _, _ := between(t, nil, []Source{gitHub("hub")}).Retention(0, nil); got != 7*day {
 		t.Errorf("at least a week: %v", got)
 	}
 }

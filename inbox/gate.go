@@ -151,7 +151,6 @@ func isName(name string) bool {
 // checkWants holds the effects to what the sources can give.
 func (r *Receiver) checkWants() (faults []error) {
 	names := map[string]bool{}
-	keyed := false
 	for _, w := range r.wants {
 		id := store.Identity{Effect: w.name, Parts: []string{"x"}}
 		switch {
@@ -161,32 +160,41 @@ func (r *Receiver) checkWants() (faults []error) {
 			faults = append(faults, fmt.Errorf("effect %q: named twice", w.name))
 		}
 		names[w.name] = true
-		keyed = keyed || w.key != nil
+		for _, name := range w.sources {
+			if r.sources[name] == nil {
+				faults = append(faults, fmt.Errorf("effect %q: sources: there is no source %q", w.name, name))
+			}
+		}
 	}
 	for _, g := range r.sources {
-		if g.Contract.Class == 0 && len(r.wants) > 0 && !keyed {
+		wanted := slices.ContainsFunc(r.wants, func(w want) bool { return w.takes(g.Name) })
+		keyed := slices.ContainsFunc(r.wants, func(w want) bool { return w.takes(g.Name) && w.key != nil })
+		if g.Contract.Class == 0 && wanted && !keyed {
 			faults = append(faults, fmt.Errorf("source %q: its events have no identity, so an effect must take its key from them (set Effect.Key)", g.Name))
 		}
 	}
 	return faults
 }
 
-// Window is the longest time in which a source may repeat a delivery. Results of
-// effects have to be remembered at least that long.
-func (r *Receiver) Window() time.Duration {
+// Window is the longest time in which one of the named sources may repeat a
+// delivery; nil names all. Results of effects that take from them have to be
+// remembered at least that long.
+func (r *Receiver) Window(sources []string) time.Duration {
 	var longest time.Duration
-	for _, g := range r.sources {
-		longest = max(longest, g.Contract.Window)
+	for name, g := range r.sources {
+		if sources == nil || slices.Contains(sources, name) {
+			longest = max(longest, g.Contract.Window)
+		}
 	}
 	return longest
 }
 
-// Retention is how long results of an effect are kept that asks for this much: 0
-// is twice the window and at least a week. Less than the window is an error:
-// the sender's last repetition would be a new operation. Less than one and a half
-// times is a warning, "" for none.
-func (r *Receiver) Retention(asked time.Duration) (retention time.Duration, warning string, err error) {
-	window := r.Window()
+// Retention is how long results of an effect are kept that asks for this much and
+// takes from the named sources, nil for all: 0 is twice their window and at least
+// a week. Less than the window is an error: the sender's last repetition would be
+// a new operation. Less than one and a half times is a warning, "" for none.
+func (r *Receiver) Retention(asked time.Duration, sources []string) (retention time.Duration, warning string, err error) {
+	window := r.Window(sources)
 	switch {
 	case asked == 0:
 		return max(2*window, DefaultRetention), "", nil

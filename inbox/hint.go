@@ -40,7 +40,13 @@ const (
 )
 
 // addFetch makes the effect that fetches, if a source has hints.
-func (in *Inbox[Tx]) addFetch(sources []Source) error {
+func (in *Inbox[Tx]) addFetch(sources []Source) {
+	names := []string{}
+	for i := range sources {
+		if s := &sources[i]; s.Fetch != nil {
+			names = append(names, s.Name)
+		}
+	}
 	for i := range sources {
 		if s := &sources[i]; s.Fetch == nil || s.Contract == nil || s.Contract.Fetch == nil {
 			continue
@@ -48,15 +54,12 @@ func (in *Inbox[Tx]) addFetch(sources []Source) error {
 		ef := &effect[Tx]{Effect: Effect[Tx]{Name: fetchEffect, Unknown: unavez.Retry, Tombstone: in.opts.Tombstone}}
 		defaultTo(&ef.Tombstone, DefaultTombstone)
 		if in.receiver != nil {
-			var err error
-			if ef.Retention, _, err = in.receiver.Retention(in.opts.Retention); err != nil {
-				return err
-			}
+			ef.Retention, _, _ = in.receiver.Retention(0, names) // nobody asks for another one
+			ef.Retention = max(ef.Retention, in.opts.Retention)
 		}
 		ef.trait = &trait{name: fetchEffect, lease: true, repeats: true, hint: true, retry: Retry{}.filled()}
 		in.effects[fetchEffect] = ef
 	}
-	return nil
 }
 
 // fetch runs the first hint of a line, and with it those that wait.

@@ -173,7 +173,7 @@ func New[Tx any](engine *unavez.Engine[Tx], queue store.Queue, sources []Source,
 	for i := range effects {
 		fault(in.add(effects[i]))
 	}
-	fault(in.addFetch(sources))
+	in.addFetch(sources)
 	fault(in.checkTenants(sources))
 	fault(in.assert(queue))
 	if err := errors.Join(faults...); err != nil {

@@ -38,6 +38,7 @@ type Receiver struct {
 // transaction.
 type want struct {
 	name    string
+	sources []string // nil: all
 	when    func(*Event) (bool, error)
 	key     func(*Event) ([]string, error)
 	orderBy func(*Event) ([]string, error)
@@ -46,7 +47,7 @@ type want struct {
 
 // want is the part of the effect that the receiver needs.
 func (e *Effect[Tx]) want() want {
-	return want{name: e.Name, when: e.When, key: e.Key, orderBy: e.OrderBy, version: e.Version}
+	return want{name: e.Name, sources: e.Sources, when: e.When, key: e.Key, orderBy: e.OrderBy, version: e.Version}
 }
 
 // fetchEffect is the effect name of the entries of hints whose resource is to

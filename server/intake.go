@@ -38,6 +38,7 @@ type running interface {
 // effect is an inbox.Effect without the type of its transaction.
 type effect struct {
 	name                               string
+	sources                            []string
 	when                               func(*inbox.Event) (bool, error)
 	key, orderBy                       func(*inbox.Event) ([]string, error)
 	version                            func(*inbox.Event) (string, error)
@@ -55,7 +56,7 @@ func effectsOf[Tx any](list []effect) []inbox.Effect[Tx] {
 	all := make([]inbox.Effect[Tx], len(list))
 	for i, e := range list {
 		all[i] = inbox.Effect[Tx]{
-			Name: e.name, When: e.when, Key: e.key, OrderBy: e.orderBy, Version: e.version, Contiguous: e.contiguous, GapWait: e.gapWait,
+			Name: e.name, Sources: e.sources, When: e.when, Key: e.key, OrderBy: e.orderBy, Version: e.version, Contiguous: e.contiguous, GapWait: e.gapWait,
 			Run: e.run, Unknown: e.unknown, Retry: e.retry, Owner: e.owner,
 			Limit: e.limit, Lease: e.lease, Retention: e.retention, Tombstone: e.tombstone,
 		}
@@ -249,7 +250,7 @@ const userAgent = "unavez"
 func (in *intake) effect(c *config.Config, e *config.Effect, client *http.Client, p *parts) (effect, error) {
 	language := c.Language()
 	made := effect{
-		name: e.Name, contiguous: e.Contiguous, owner: e.Owner, unknown: unavez.Hold,
+		name: e.Name, sources: append([]string{}, e.Wants...), contiguous: e.Contiguous, owner: e.Owner, unknown: unavez.Hold,
 		retry: inbox.Retry{First: e.Retry.First, Longest: e.Retry.Longest, Attempts: e.Retry.Attempts, Age: e.Retry.Age},
 		limit: e.Limit, lease: e.Lease, retention: e.Retention, tombstone: e.Tombstone,
 	}

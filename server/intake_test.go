@@ -285,3 +285,32 @@ func TestWhatCannotBeAnOperationIsKeptAndReadmitted(t *testing.T) {
 		}
 	})
 }
+
+// What an effect keeps has to outlast the senders that it takes from, and no others:
+// check and serve say the same of it.
+func TestAnEffectIsHeldToTheTimeOfItsOwnSenders(t *testing.T) {
+	const slow = `
+  - name: pay
+    contract: hmac
+    path: /in/pay
+    secrets: [{name: new, value: ` + shopSecret + `}]
+    types: ["*"]
+    signing: {header: X-Signature}
+    event: {id: [header.X-Event-Id], type: header.X-Event-Type}
+    window: 720h
+effects:
+  - name: pay.v1
+    when: source == "pay"
+    send: {url: "APP/pay"}
+    unknown: retry`
+	text := strings.Replace(shop, "\neffects:", slow, 1)
+	text = strings.Replace(text, "    owner: orders-team\n", "    owner: orders-team\n    when: source == \"shop\"\n    retention: 24h\n", 1)
+	b := startOn(t, newApp(t), "store: sqlite:"+filepath.Join(t.TempDir(), "a.db"), text)
+	if result := b.deliver("e-1", "order/created", `{"id":1,"version":1}`); result.status != 200 {
+		t.Fatalf("%+v", result)
+	}
+	b.eventually("it has ended", func() bool { return b.state("order.import.v1", "completed") == "1" })
+	if n := b.app.count("POST /pay"); n != 0 {
+		t.Errorf("%d requests of the other effect", n)
+	}
+}
