@@ -104,7 +104,7 @@ func (d *delivery) admit(ctx context.Context, items []source.Item, proof *source
 			receipt.Quarantined++
 			d.will(Sight{What: "quarantined", Type: m.kept.Type, Tenant: m.kept.Tenant, Reason: m.kept.Reason})
 			if d.quiet.passes(d.gate.Name + " quarantine " + m.kept.Reason) {
-				d.opts.Log.Warn("item in quarantine", "source", d.gate.Name, "reason", m.kept.Reason, "detail", m.kept.Detail, "key", m.kept.Key, "correlation", d.correlation)
+				d.opts.Log.Warn("item in quarantine", "source", d.gate.Name, "reason", m.kept.Reason, "detail", m.kept.Detail, "key", m.kept.Key.String(), "correlation", d.correlation)
 			}
 		case len(m.entries) == 0:
 			receipt.Ignored++

@@ -55,7 +55,7 @@ func (r *Receiver) disputed(entry *store.Entry) {
 	}
 	note := &entry.Note
 	const text = "an event came again with another content; the first one counts"
-	r.opts.Log.Warn(text, "source", note.Source, "type", note.Type, "effect", note.Event.Effect, "key", entry.Key, "correlation", note.Correlation)
+	r.opts.Log.Warn(text, "source", note.Source, "type", note.Type, "effect", note.Event.Effect, "key", entry.Key.String(), "correlation", note.Correlation)
 	r.alert(Condition{Kind: "conflict", Source: note.Source, Effect: note.Event.Effect, Key: entry.Key, Text: text})
 }
 

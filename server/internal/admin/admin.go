@@ -340,6 +340,9 @@ func (a *api) act(r *http.Request, action string) (any, error) {
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		a.Acted(action, err != nil)
 	}
+	if errors.Is(err, store.ErrConflict) {
+		return nil, a.refused(r.Context(), key, action)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -348,6 +351,20 @@ func (a *api) act(r *http.Request, action string) (any, error) {
 		in.Wake()
 	}
 	return a.operation(r.Context(), key)
+}
+
+// refused says why a decision was not carried out, by what the operation is now.
+func (a *api) refused(ctx context.Context, key store.Key, action string) error {
+	record, _, _, err := a.Operations.Show(ctx, key)
+	if err != nil {
+		return err
+	}
+	o := operationOf(record)
+	text := fmt.Sprintf("The operation is not in a state that allows %s, or has changed since it was looked at: it is %s, attempt %d, since %s", action, o.State, o.Attempt, o.Changed.UTC().Format(time.RFC3339))
+	if o.Code != 0 {
+		text += fmt.Sprintf(", with the answer %d", o.Code)
+	}
+	return httpkey.Errorf(http.StatusConflict, "%s.", text)
 }
 
 // body reads the JSON of a change.
