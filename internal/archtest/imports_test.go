@@ -81,7 +81,8 @@ func layers() []layer {
 		{pkg: "internal/chaos", module: []string{
 			".", "store", "store/postgres", "store/sqlite", "lease/redis", "httpkey", "inbox", "source", helpers, "internal/torture",
 		}, foreign: []string{"github.com/jackc/pgx/v5", "github.com/redis/go-redis/v9", "modernc.org/sqlite"}},
-		{pkg: "internal/testenv", foreign: []string{"github.com/jackc/pgx/v5"}}, // makes databases for tests
+		{pkg: "internal/model", foreign: []string{"github.com/anishathalye/porcupine"}}, // judges histories
+		{pkg: "internal/testenv", foreign: []string{"github.com/jackc/pgx/v5"}},         // makes databases for tests
 		{pkg: "internal/...", module: []string{"store", "lease", helpers}},
 	}
 }

@@ -14,6 +14,8 @@ type Fault struct {
 const (
 	experiment = "experiment on a server"
 	storm      = "storm of the inbox"
+	cuts       = "cuts at every message"
+	chaos      = "chaos with processes and servers"
 	randomList = "random list against the model"
 	suite      = "conformance suite"
 	seeded     = "the zoo"
@@ -47,6 +49,8 @@ func Faults() []Fault {
 		{"a blocked row was taken for the first of its key while entries before it were unread", storm, in, "TestOrderAndOnceHoldInAStorm"},
 		{"a look at blocked rows that was older than the row moved the key back", storm, in, "TestOrderAndOnceHoldInAStorm"},
 		{"a lane that left a reading was taken as read to its end", storm, in, "TestOrderAndOnceHoldInAStorm"},
+		{"a joined operation's end waited for ever for a connection that had fallen silent", cuts, ".", "TestSilentDatabaseHoldsAJoiningCallerForTenSeconds"},
+		{"a PostgreSQL URL with a name for its connections was refused as unknown", chaos, "server/internal/config", "TestFaultsOfSingleFields"},
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 // What a run that failed is repeated with.
 var (
 	seed = flag.Uint64("seed", 0, "seed of what is drawn; 0 means a new one")
+	most = flag.Int("most", 0, "how many cuts at most, a tenth of them such that are waited for; 0 means as many as the form of the run has")
 	only = flag.String("only", "", "names of exchanges, by their starts, with spaces between; empty means all")
 )
 
@@ -55,6 +56,9 @@ func TestConnectionCutAtAnyMessageLeavesOneEffectAndOneAnswer(t *testing.T) {
 	o := torture.CutOptions{Most: 20, Slow: 2, Seed: seeded(t), Log: t.Logf, Only: strings.Fields(*only)}
 	if evidence.Long() {
 		o.Most, o.Slow = 0, 0
+	}
+	if *most > 0 {
+		o.Most, o.Slow = *most, *most/10
 	}
 	found, err := b.Cut(t.Context(), o)
 	if err != nil {
