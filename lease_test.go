@@ -222,6 +222,40 @@ func TestPausedHolderIsRefusedAtItsFinish(t *testing.T) {
 	})
 }
 
+// The database counts from the claim, the worker from before it asked: an answer
+// that was long under way has used the lease up.
+func TestLeaseIsCountedFromTheQuestion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore()
+		engine := newEngine(t, s, nil)
+		op := operation("4711")
+		op.Lease = 2 * time.Second
+		s.set(func(step string) error {
+			switch step {
+			case "after claim":
+				<-time.After(1500 * time.Millisecond)
+			case "before renew":
+				return errors.New("not to be reached")
+			}
+			return nil
+		})
+		out, err := engine.Lease(t.Context(), op, func(_ context.Context, a *unavez.Attempt) (unavez.Result, error) {
+			if !a.Held() {
+				t.Error("lost after 1.5s of 2s")
+			}
+			<-time.After(600 * time.Millisecond)
+			if a.Held() {
+				t.Error("held after 2.1s of 2s")
+			}
+			return answer(1), nil
+		}, nil)
+		if err != nil || out.Attempt != 1 { // nobody has overtaken it
+			t.Errorf("%+v, %v", out, err)
+		}
+	})
+}
+
 func TestAnAttemptThatWasEndedMeanwhileLearnsItWithItsLostAnswer(t *testing.T) {
 	t.Parallel()
 	s := newStore()

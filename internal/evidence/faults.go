@@ -62,6 +62,7 @@ func Missing() []Fault {
 		{"a fence that is looked at by a SELECT, beside a takeover that has not committed", seeded, "store/postgres", "TestFenceWaitsForATakeoverThatHasNotCommitted"},
 		{"lock and read of a gate that share a snapshot, beside a holder that commits meanwhile", seeded, "store/postgres", "TestGateThatWaitedSeesWhatTheHolderCommitted"},
 		{"a number that is drawn before the locks of all ordering keys are held", seeded, "store/postgres", "TestEnqueueThatWaitsForOneKeyComesBehindWhoCommitsInAnother"},
+		{"a lease that is counted from the answer of the claim instead of the question", seeded, ".", "TestLeaseIsCountedFromTheQuestion"},
 		{"canonical forms and decimals, each by its bytes", mutation, "internal/exact", "TestOneMeaningHasOneForm"},
 		{"each fault of an identity by itself, and what is exactly as long as it may be", mutation, "store", "TestEveryFaultOfAnIdentityIsReported"},
 		{"a key in text that is one digit too long", mutation, "store", "TestKeyComesBackFromItsText"},

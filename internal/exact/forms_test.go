@@ -75,7 +75,7 @@ func TestOneMeaningHasOneForm(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		`[1 2]`, `[1}`, `{"a" 1}`, `{"a":1 "b":2}`, `{"a":1]`, `{"a":}`, `{:1}`, `{"a":1,}`, `{1:1}`, `[tru]`, `{"a":x}`, `nul`, `x`, `/`, `:`, `-a`, `1e1000000000000000`,
+		`[1 2]`, `[1}`, `{"a" 1}`, `{"a":1 "b":2}`, `{"a":1]`, `{"a":}`, `{:1}`, `{"a":1,}`, `{1:1}`, `{ab":1}`, `[tru]`, `{"a":x}`, `nul`, `x`, `/`, `:`, `-a`, `1e1000000000000000`,
 		`1.e1`, `00`, `-01`, `1e`, `1e-`, `"a`, `"\u123"`, `"\u12g4"`, `"\ud83d"`, `"\ud83dx"`, `"\ud83d\n"`, `"\ud83d\u0061"`, `"\ud83d\u12"`, `"\ud83dxude00"`, `"\ud83d\xde00"`, "\"\x1f\"", "\"\t\"",
 		`{"\x":1}`, `{"a`, `[1`, `[`, `{`, `{"a":1`, `"\`, `truefalse`, `[] []`,
 	} {
@@ -110,7 +110,7 @@ func TestDecimalsHaveOneTextEach(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{nines + "9", "1e255", "0." + strings.Repeat("0", 256) + "1", "1e-257", "1e9999", "-1e-9999", "1e99999999999999999999", "0.1e99999999999999999999"} {
+	for _, text := range []string{nines + "9", "0." + nines + "9", "1." + nines, "1e255", "0." + strings.Repeat("0", 256) + "1", "1e-257", "1e9999", "-1e-9999", "1e99999999999999999999", "0.1e99999999999999999999"} {
 		if got, err := exact.Decimal(text); err == nil || !strings.Contains(err.Error(), "255 digits") {
 			t.Errorf("Decimal(%.40s) = %.40q, %v, want an error that says how many digits", text, got, err)
 		}

@@ -47,9 +47,29 @@ func plots() []plot {
 
 // equivalent are mutants that change nothing anybody can see, with the reason.
 func equivalent() map[string]string {
+	const (
+		unit  = "the row was read in the same unit, and nobody else writes meanwhile"
+		fails = "what follows fails as well"
+	)
 	return map[string]string{
 		"store/identity.go: 8 → 9":   "Uint64 reads 8 bytes of what it gets",
 		"store/identity.go: 16 → 17": "what becomes a Key is its first 16 bytes",
+
+		"internal/exact/canonical.go: '0' <= b && b <= '9' → b <= '9'":                                   fails,
+		"internal/exact/canonical.go: err == nil && cur.skips(c.out[start:]) → cur.skips(c.out[start:])": "after an error nobody looks at what was written",
+		"internal/exact/canonical.go: return raw, nil → nothing":                                         "unescaping what has no escapes gives it back",
+		"internal/exact/canonical.go: i+2 >= len(raw) → i+2 > len(raw)":                                  "behind a backslash there is a byte: the string did not end in one",
+		"internal/exact/canonical.go: !ok || r == utf8.RuneError → r == utf8.RuneError":                  "what is no number is 0, which is no low half",
+		"internal/exact/canonical.go: 16 → 17":                                                           "four digits have 16 bits",
+
+		"internal/exact/exact.go: err == nil && s == \"\" → s == \"\"":                                               "where there is an error there is no text, and either is refused",
+		"internal/exact/exact.go: '0' <= value[0] && value[0] <= '9' → value[0] <= '9'":                              "what begins with less is not JSON",
+		"internal/exact/exact.go: return nil, err → nothing":                                                         "of a text that has passed Check there is no such error",
+		"internal/exact/exact.go: return \"\", err → nothing":                                                        "of nothing there is no part, for the same reason",
+		"internal/exact/exact.go: return \"\", fmt.Errorf(\"a number of more than %d digits\", maxDigits) → nothing": "Atoi has given its largest number, which the next look refuses",
+
+		"store/sqlite/attempts.go: fence = ?2 → true": unit,
+		"store/sqlite/attempts.go: state = ?3 → true": unit,
 	}
 }
 

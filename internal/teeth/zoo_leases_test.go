@@ -87,7 +87,7 @@ func zooOfLeases() []bug {
 		a, err := e.newAttempt(ctx, c, row, at)`, `	if row != nil {
 		at = time.Now()
 		a, err := e.newAttempt(ctx, c, row, at)`),
-			hunts: []hunt{{unit, ".", "^TestLease|^TestALease"}},
+			hunts: []hunt{{unit, ".", "^TestLeaseIsCountedFromTheQuestion$"}},
 		},
 		{
 			name: "a failed call is taken for one that was not made",
