@@ -33,6 +33,7 @@ type tx = *memory.Tx
 // evidence is what a run of a flow came to; one file each in UNAVEZ_EVIDENCE.
 type evidence struct {
 	Name       string         `json:"name"`
+	Long       bool           `json:"long,omitempty"`
 	Steps      int            `json:"steps"`
 	Faults     int            `json:"faults"`
 	Schedules  int            `json:"schedules"`
@@ -44,7 +45,7 @@ type evidence struct {
 }
 
 func newEvidence(name string) *evidence {
-	return &evidence{Name: name, Sometimes: map[string]int{}, steps: map[string]bool{}}
+	return &evidence{Name: name, Long: *long, Sometimes: map[string]int{}, steps: map[string]bool{}}
 }
 
 // faultAt is the counter of a fault at a step.
