@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -126,4 +127,21 @@ func (r *Run) Write() error {
 		return fmt.Errorf("evidence: %w", err)
 	}
 	return nil
+}
+
+// ListsVariable, when it is a number, is how many further random lists of
+// operations each store is tried with; see [Lists].
+const ListsVariable = "UNAVEZ_LISTS"
+
+// Lists is how many random lists of operations a store is tried with beside
+// those that every run has: 20 in the long form, unless [ListsVariable] says
+// otherwise.
+func Lists() int {
+	if n, err := strconv.Atoi(os.Getenv(ListsVariable)); err == nil {
+		return n
+	}
+	if Long() {
+		return 20
+	}
+	return 0
 }

@@ -3,12 +3,15 @@ package queuetest
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/unavez/unavez/internal/difference"
+	"github.com/unavez/unavez/internal/evidence"
 	"github.com/unavez/unavez/store"
 )
 
@@ -241,24 +244,71 @@ func random[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
 	for _, seed := range []uint64{1, rand.Uint64()} {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			list, want := plan(seed, randomLength)
-			got := transcript(list, newRunner(newBed(t, open(t))))
-			at := difference.At(got, want)
-			if at < 0 {
-				return
-			}
-			differs := func(list []action) bool {
-				return difference.At(transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())) >= 0
-			}
-			list = difference.Shrink(list[:at+1], permitted, differs)
-			got, want = transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())
-			at = difference.At(got, want)
-			if at < 0 {
-				t.Fatalf("seed %d: the store's answers change from run to run", seed)
-			}
-			t.Fatalf("seed %d: the store differs from the model:\n%s\nmodel: %s", seed, strings.Join(got[:at+1], "\n"), want[at])
+			compare(t, open, seed)
 		})
 	}
+	many(t, open)
+}
+
+// many compares by further lists, one after the other, where they are asked for.
+func many[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
+	t.Helper()
+	n := evidence.Lists()
+	if n == 0 {
+		return
+	}
+	t.Run("many lists", func(t *testing.T) {
+		t.Parallel()
+		run := evidence.Run{Name: "lists-queue-" + of(t), Long: evidence.Long(), Seed: rand.Uint64()}
+		t.Logf("seeds %d and the %d behind it", run.Seed, n-1)
+		for i := range n {
+			seed := run.Seed + uint64(i)
+			if !t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { compare(t, open, seed) }) {
+				run.Violations++
+			}
+			run.Schedules++
+			run.Operations += randomLength
+		}
+		if err := run.Write(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// of names the store of a test: its folder, and what its test is divided by.
+func of(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(t.Name(), "/")
+	name := filepath.Base(dir)
+	for _, part := range parts[1 : len(parts)-2] {
+		name += "-" + part
+	}
+	return name
+}
+
+// compare runs the list of a seed over a fresh store.
+func compare[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx], seed uint64) {
+	t.Helper()
+	list, want := plan(seed, randomLength)
+	got := transcript(list, newRunner(newBed(t, open(t))))
+	at := difference.At(got, want)
+	if at < 0 {
+		return
+	}
+	differs := func(list []action) bool {
+		return difference.At(transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())) >= 0
+	}
+	list = difference.Shrink(list[:at+1], permitted, differs)
+	got, want = transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())
+	at = difference.At(got, want)
+	if at < 0 {
+		t.Fatalf("seed %d: the store's answers change from run to run", seed)
+	}
+	t.Fatalf("seed %d: the store differs from the model:\n%s\nmodel: %s", seed, strings.Join(got[:at+1], "\n"), want[at])
 }
 
 // The things of a list.
