@@ -110,7 +110,7 @@ func TestASlowHandlerIsNoConcernOfItsSender(t *testing.T) {
 				}
 				var members []*member[*memory.Tx]
 				for range 2 {
-					members = append(members, b.start(b.worker(b.quick(), nil, []Source{gitHub("hub")}, effect)))
+					members = append(members, b.start(b.worker(b.calm(), nil, []Source{gitHub("hub")}, effect)))
 				}
 				for n := range 4 {
 					began := time.Now()
@@ -127,7 +127,7 @@ func TestASlowHandlerIsNoConcernOfItsSender(t *testing.T) {
 					}
 				}
 				b.eventually("it took effect", func() bool { return b.rows(b.T)["effects"] == "1" })
-				b.pass(5 * time.Minute)
+				b.pass(2 * time.Minute)
 				b.settled()
 				if got := b.rows(b.T)["effects"]; got != "1" || len(d.names()) != 1 || b.count("duplicate") != 3 {
 					b.Errorf("effects %q, %d runs, %d duplicates", got, len(d.names()), b.count("duplicate"))
