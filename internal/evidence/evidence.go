@@ -54,7 +54,7 @@ type Run struct {
 	// Found tells by what each of them was noticed, by their names; what was not
 	// has no word.
 	Found map[string]string `json:"found,omitempty"`
-	// Violations of a promise that were found.
+	// Violations of a promise that were found, or mistakes that nothing noticed.
 	Violations int `json:"violations"`
 	// Sometimes counts what must happen in some run for the run to mean
 	// anything; see [Run.Never].

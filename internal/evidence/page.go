@@ -56,12 +56,8 @@ func Mistakes(runs []Run) string {
 		if r.Seeded == 0 {
 			continue
 		}
-		survive, not := r.Violations, 0
-		if len(r.Found) > 0 {
-			survive = len(r.Survivors())
-			not = r.Seeded - r.Equivalent - r.Caught - survive
-		}
-		row(b, r.Name, number(r.Seeded), number(r.Caught), number(r.Equivalent), strconv.Itoa(survive), strconv.Itoa(not))
+		not := r.Seeded - r.Equivalent - r.Caught - r.Violations
+		row(b, r.Name, number(r.Seeded), number(r.Caught), number(r.Equivalent), strconv.Itoa(r.Violations), strconv.Itoa(not))
 	}
 	return b.String()
 }

@@ -111,7 +111,7 @@ func TestTablesSayWhatRunsSay(t *testing.T) {
 	t.Parallel()
 	runs := []Run{
 		{Name: "cuts", Cuts: 3, Long: true},
-		{Name: "zoo", Seeded: 4, Caught: 1, Equivalent: 1, Found: map[string]string{"a|b": "a test", "c": ""}},
+		{Name: "zoo", Seeded: 4, Caught: 1, Equivalent: 1, Violations: 1, Found: map[string]string{"a|b": "a test", "c": ""}},
 		{Name: "mutants", Seeded: 3, Caught: 2, Violations: 1},
 	}
 	for got, want := range map[string]string{

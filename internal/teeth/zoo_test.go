@@ -154,7 +154,7 @@ func TestEveryBugOfTheZooIsCaught(t *testing.T) {
 						run.Caught++
 					}
 				}
-				run.Violations = run.Seeded - run.Caught
+				run.Violations = len(run.Survivors())
 				if err := run.Write(); err != nil {
 					t.Error(err)
 				}
