@@ -2,6 +2,7 @@ package exact_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -222,6 +223,53 @@ func TestMembersAndElementsAreFoundAmongSpace(t *testing.T) {
 	for _, bad := range []string{"[]", `{"a":1,"a":1}`} {
 		if o, err := exact.ReadObject([]byte(bad)); err == nil {
 			t.Errorf("ReadObject(%s) = %q", bad, o)
+		}
+	}
+}
+
+func TestPathsAreReadToTheirBounds(t *testing.T) {
+	t.Parallel()
+	canonical := func(text string, include, exclude []string) string {
+		t.Helper()
+		sel, err := exact.NewSelection(include, exclude)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := exact.Canonical([]byte(text), sel)
+		if !ok {
+			t.Fatalf("%s has no canonical form", text)
+		}
+		return string(got)
+	}
+	const elements = `[0,1,2,3,4,5,6,7,8,9,10,11,12]`
+	for path, want := range map[string]string{
+		"$[12]": "[12e0]", "$[0]": "[0]", "$[10]": "[1e1]", "$[2147483647]": "[]",
+	} {
+		if got := canonical(elements, []string{path}, nil); got != want {
+			t.Errorf("%s of %s is %s, want %s", path, elements, got, want)
+		}
+	}
+	if got := canonical(`{"":1,"a":2}`, []string{"$['']"}, nil); got != `{"":1e0}` {
+		t.Errorf("the member without a name: %s", got)
+	}
+	if sel, err := exact.NewSelection(nil, nil); sel != nil || err != nil {
+		t.Errorf("no paths: %v, %v", sel, err)
+	}
+	many := slices.Repeat([]string{"$.a"}, 64)
+	for _, lists := range [][2][]string{{many, nil}, {nil, many}, {many, many}} {
+		if _, err := exact.NewSelection(lists[0], lists[1]); err != nil {
+			t.Errorf("%d and %d paths: %v", len(lists[0]), len(lists[1]), err)
+		}
+	}
+	more := append(many, "$.a")
+	for _, lists := range [][2][]string{{more, nil}, {nil, more}, {{"$.a", "b"}, nil}, {nil, {"b"}}} {
+		if _, err := exact.NewSelection(lists[0], lists[1]); err == nil {
+			t.Errorf("%d and %d paths are taken", len(lists[0]), len(lists[1]))
+		}
+	}
+	for _, bad := range []string{"$[]", "$[", "$[2147483648]", "$['a", "$[1", "$x"} {
+		if p, err := exact.ParsePath(bad); err == nil {
+			t.Errorf("ParsePath(%q) = %v", bad, p)
 		}
 	}
 }
