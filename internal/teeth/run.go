@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/unavez/unavez/internal/evidence"
 )
 
 // Suite is a test program and the tests of it that are to notice a mistake.
@@ -160,7 +162,11 @@ func (s *Suite) run(ctx context.Context, pattern string, mistake []string, verbo
 	}
 	cmd := exec.CommandContext(ctx, s.Program, append(args, s.Flags...)...)
 	cmd.Dir = s.Dir
-	cmd.Env = append(os.Environ(), mistake...)
+	// What a run with a mistake has tried is no evidence, and it is not the long form.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, evidence.Variable+"=") || strings.HasPrefix(v, evidence.LongVariable+"=")
+	})
+	cmd.Env = append(cmd.Env, mistake...)
 	cmd.WaitDelay = 5 * time.Second
 	output, err := cmd.CombinedOutput()
 	r := result{passed: err == nil, output: string(output)}
