@@ -121,6 +121,7 @@ func TestEveryFaultOfAnIdentityIsReported(t *testing.T) {
 		{store.Identity{Tenant: "t", Effect: long, Parts: []string{"p"}}, []string{"effect"}},
 		{store.Identity{Tenant: "t", Effect: "e\x00", Parts: []string{"p"}}, []string{"effect"}},
 		{store.Identity{Tenant: "t", Effect: "e"}, []string{"0 parts"}},
+		{store.Identity{Tenant: "t", Effect: "e", Parts: []string{bad}}, []string{"key part 1"}},
 		{store.Identity{Tenant: "t", Effect: "e", Parts: []string{"p", long}}, []string{"key part 2"}},
 		{store.Identity{Tenant: "t", Effect: "e", Parts: []string{"", ""}}, []string{"every part"}},
 		{store.Identity{Tenant: "t", Effect: "e", Parts: slices.Repeat([]string{"p"}, store.MaxParts+1)}, []string{"17 parts"}},

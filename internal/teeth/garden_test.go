@@ -48,12 +48,19 @@ func plots() []plot {
 // equivalent are mutants that change nothing anybody can see, with the reason.
 func equivalent() map[string]string {
 	const (
-		unit  = "the row was read in the same unit, and nobody else writes meanwhile"
-		fails = "what follows fails as well"
+		shortcut = "sound only spares the words: whatever it refuses is looked at once more"
+		unit     = "the row was read in the same unit, and nobody else writes meanwhile"
+		fails    = "what follows fails as well"
 	)
 	return map[string]string{
-		"store/identity.go: 8 → 9":   "Uint64 reads 8 bytes of what it gets",
-		"store/identity.go: 16 → 17": "what becomes a Key is its first 16 bytes",
+		"store/identity.go: 8 → 9":                                   "Uint64 reads 8 bytes of what it gets",
+		"store/identity.go: 16 → 17":                                 "what becomes a Key is its first 16 bytes",
+		"store/identity.go: return nil → nothing":                    shortcut,
+		"store/identity.go: len(id.Parts) == 0 → len(id.Parts) != 0": shortcut,
+		"store/identity.go: !fits(id.Tenant) || id.Effect == \"\" || !fits(id.Effect) || len(id.Parts) == 0 → !fits(id.Tenant) || id.Effect == \"\" || !fits(id.Effect)": shortcut,
+		"store/identity.go: empty = empty && p == \"\" → nothing": shortcut,
+		"store/identity.go: empty && p == \"\" → empty":           shortcut,
+		"store/identity.go: empty && p == \"\" → p == \"\"":       shortcut,
 
 		"internal/exact/canonical.go: '0' <= b && b <= '9' → b <= '9'":                                   fails,
 		"internal/exact/canonical.go: err == nil && cur.skips(c.out[start:]) → cur.skips(c.out[start:])": "after an error nobody looks at what was written",
