@@ -1,3 +1,5 @@
+# docker build -t unavez . && docker run -v unavez:/data -v $PWD/unavez.yaml:/data/unavez.yaml:ro -p 8080:8080 unavez serve
+# unavez.yaml has to say listen: 0.0.0.0:8080; without it the program listens inside the container only.
 FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY . .
