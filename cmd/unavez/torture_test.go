@@ -108,7 +108,7 @@ func TestTortureThatIsInterruptedRemovesItsSchemas(t *testing.T) {
 	var said []string
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		said = append(said, lines.Text())
-		if strings.Contains(lines.Text(), "operations meanwhile") && c.ProcessState == nil {
+		if strings.Contains(lines.Text(), "until all goes on") && c.ProcessState == nil {
 			if n := schemas(t, url); n != 2 {
 				t.Errorf("%d schemas while it runs, want 2", n)
 			}

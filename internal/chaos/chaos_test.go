@@ -103,9 +103,9 @@ func run(t *testing.T, name string, o chaos.Options) {
 func killed(name string, s interface {
 	Kill()
 	Start()
-}, met func() int,
+},
 ) chaos.Fault {
-	return chaos.Fault{Name: name + " is killed", Met: met, Do: func(ctx context.Context) error {
+	return chaos.Fault{Name: name + " is killed", Do: func(ctx context.Context) error {
 		s.Kill()
 		err := chaos.Wait(ctx, 200*time.Millisecond)
 		s.Start()
@@ -116,9 +116,9 @@ func killed(name string, s interface {
 func stopped(name string, s interface {
 	Pause()
 	Resume()
-}, met func() int,
+},
 ) chaos.Fault {
-	return chaos.Fault{Name: name + " is stopped", Met: met, Do: func(ctx context.Context) error {
+	return chaos.Fault{Name: name + " is stopped", Do: func(ctx context.Context) error {
 		s.Pause()
 		err := chaos.Wait(ctx, 2500*time.Millisecond)
 		s.Resume()
@@ -157,14 +157,18 @@ func (s *servers) failover(context.Context) error {
 
 func (s *servers) faults() []chaos.Fault {
 	return []chaos.Fault{
-		killed("PostgreSQL", s, nil), stopped("PostgreSQL", s, nil),
+		killed("PostgreSQL", s), stopped("PostgreSQL", s),
 		{Name: "PostgreSQL fails over to its standby", Once: true, Do: s.failover},
 	}
 }
 
 // caches are the faults of a Redis of the test's own.
 func caches(cache *testenv.RedisServer) []chaos.Fault {
-	return []chaos.Fault{killed("Redis", cache, nil), stopped("Redis", cache, nil)}
+	faults := []chaos.Fault{killed("Redis", cache), stopped("Redis", cache)}
+	for i := range faults {
+		faults[i].Cache = true
+	}
+	return faults
 }
 
 func TestEveryOperationTakesEffectOnceOnPostgreSQL(t *testing.T) {
@@ -189,7 +193,7 @@ func TestEveryOperationOfTheBinaryTakesEffectOnceOnPostgreSQL(t *testing.T) {
 		o.Database, o.Redis, o.Target, o.Faults = s.primary.URL(), "redis://"+cache.Addr(), s.target, append(s.faults(), caches(cache)...)
 	} else { // CI has no time for all of it twice
 		s := testenv.StartPostgres(t)
-		o.Database, o.Faults = s.URL(), []chaos.Fault{killed("PostgreSQL", s, nil)}
+		o.Database, o.Faults = s.URL(), []chaos.Fault{killed("PostgreSQL", s)}
 	}
 	run(t, "serve-postgres", o)
 }

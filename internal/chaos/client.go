@@ -53,6 +53,7 @@ type clients struct {
 
 	deliveries atomic.Int64
 	unanswered atomic.Int64 // deliveries without an answer
+	hurt       atomic.Int64 // those of them that patience would not have helped
 	waited     atomic.Int64 // deliveries that were told to come again
 	answered   atomic.Int64 // operations
 
@@ -182,6 +183,9 @@ func (c *clients) insist(ctx context.Context, o *operation, least time.Duration)
 	return ""
 }
 
+// patient is a client who waits for longer than anything here takes.
+const patient = 700 * time.Millisecond
+
 // deliver sends it once. An answer that is not final is none; an error is an
 // answer that nobody should get.
 func (c *clients) deliver(ctx context.Context, o *operation, patience time.Duration) (answer string, err error) {
@@ -209,12 +213,16 @@ func (c *clients) deliver(ctx context.Context, o *operation, patience time.Durat
 	switch {
 	case err != nil:
 		c.unanswered.Add(1)
+		if ctx.Err() == nil || patience >= patient {
+			c.hurt.Add(1)
+		}
 		return "", nil
 	case got.status == http.StatusConflict || got.status == http.StatusTooManyRequests || got.status == http.StatusTooEarly:
 		c.waited.Add(1)
 		return "", nil
 	case got.status >= 500:
 		c.unanswered.Add(1)
+		c.hurt.Add(1)
 		return "", nil
 	case got.status >= 300:
 		return "", fmt.Errorf("an answer that nobody should get: %d %s", got.status, got.body)

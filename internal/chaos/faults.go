@@ -27,8 +27,11 @@ type Fault struct {
 	// Do makes it happen, waits for as long as it lasts, and mends it.
 	Do func(ctx context.Context) error
 	// Met counts what goes up when somebody meets the fault; nil counts the
-	// deliveries that had no answer.
+	// deliveries that had no answer, and not for want of patience.
 	Met func() int
+	// Cache says that it happens to Redis, which clients need not notice: it is met
+	// by a worker whose lease fails, or that asks in vain.
+	Cache bool
 	// Once says that it can happen but once, such as a failover.
 	Once bool
 }
@@ -69,6 +72,7 @@ const (
 	toRedis    = "redis"
 	gone       = "gone"      // Redis
 	forgotten  = "forgotten" // keys of Redis
+	asked      = "asked"     // Redis
 )
 
 func openNetwork(o *Options) (*network, error) {
@@ -108,7 +112,11 @@ func openNetwork(o *Options) (*network, error) {
 			n.struckAt(gone)
 			return nil, errors.New("it is not there")
 		}
-		return dial(ctx)
+		conn, err := dial(ctx)
+		if err != nil {
+			n.struckAt(gone)
+		}
+		return conn, err
 	})
 	if err != nil {
 		n.close()
@@ -164,7 +172,10 @@ func (n *network) watchPostgres(m *wire.Message) wire.Fate {
 	return n.strike(anyMessage)
 }
 
-func (n *network) watchRedis(*wire.Message) wire.Fate {
+func (n *network) watchRedis(m *wire.Message) wire.Fate {
+	if m.From == wire.Client {
+		n.struckAt(asked)
+	}
 	if n.down.Load() {
 		n.struckAt(gone)
 		return wire.Cut

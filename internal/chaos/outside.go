@@ -29,6 +29,7 @@ type outside struct {
 	random *rand.Rand
 	calls  map[string]map[string]int // by operation and derived key
 	order  []string                  // operations, as they were first made
+	kinds  map[string]int            // how many there are of each
 	lost   int                       // answers
 	asked  int                       // whether something was made
 }
@@ -41,7 +42,7 @@ func openOutside(seed uint64) (*outside, error) {
 	}
 	o := &outside{
 		listener: listener, random: rand.New(rand.NewPCG(seed, 1)),
-		calls: map[string]map[string]int{},
+		calls: map[string]map[string]int{}, kinds: map[string]int{},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /calls", o.call)
@@ -98,9 +99,12 @@ func (o *outside) make(operation, key string) (lost bool) {
 	if o.calls[operation] == nil {
 		o.calls[operation] = map[string]int{}
 		o.order = append(o.order, operation)
+		kind, _, _ := strings.Cut(operation, "/")
+		o.kinds[kind]++
+		lost = o.kinds[kind]%8 == 1 // one of each kind at least
 	}
 	o.calls[operation][key]++
-	if lost = o.random.IntN(10) == 0; lost {
+	if lost = lost || o.random.IntN(20) == 0; lost {
 		o.lost++
 	}
 	return lost

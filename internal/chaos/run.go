@@ -301,13 +301,26 @@ func (p *program) rage(ctx context.Context, began time.Time) error {
 // happen makes one fault, and waits until the work goes on.
 func (p *program) happen(ctx context.Context, f Fault) (met bool, err error) {
 	counts := f.Met
-	if counts == nil {
-		counts = func() int { return int(p.clients.unanswered.Load()) }
+	switch {
+	case counts != nil:
+	case f.Cache && p.o.Serve == "":
+		counts = func() int { return p.sawn(unavez.SawLeaserFailed) }
+	case f.Cache: // the binary tells of it in its metrics only
+		counts = func() int { return p.net.count(gone)() + p.net.count(asked)() }
+	default:
+		counts = func() int { return int(p.clients.hurt.Load()) }
 	}
 	before, operations, began := counts(), p.clients.answered.Load(), time.Now()
 	if err := f.Do(ctx); err != nil {
 		return false, err
 	}
+	took := time.Since(began).Round(10 * time.Millisecond)
+	for i, w := range p.workers {
+		if said, died := w.died(); died {
+			return false, fmt.Errorf("worker %d has ended by itself:\n%s", i, said)
+		}
+	}
+	err = p.progress(ctx) // and what it did shows
 	met = counts() > before
 	hits := p.hits[f.Name]
 	hits.Times++
@@ -315,13 +328,8 @@ func (p *program) happen(ctx context.Context, f Fault) (met bool, err error) {
 		hits.Met++
 	}
 	p.hits[f.Name] = hits
-	p.o.Log("%s for %v: %d operations meanwhile, met %v", f.Name, time.Since(began).Round(10*time.Millisecond), p.clients.answered.Load()-operations, met)
-	for i, w := range p.workers {
-		if said, died := w.died(); died {
-			return met, fmt.Errorf("worker %d has ended by itself:\n%s", i, said)
-		}
-	}
-	return met, p.progress(ctx)
+	p.o.Log("%s for %v: %d operations until all goes on, met %v", f.Name, took, p.clients.answered.Load()-operations, met)
+	return met, err
 }
 
 // progress waits until a few more operations are answered: a run in which
