@@ -50,6 +50,7 @@ func Faults() []Fault {
 		{"a look at blocked rows that was older than the row moved the key back", storm, in, "TestOrderAndOnceHoldInAStorm"},
 		{"a lane that left a reading was taken as read to its end", storm, in, "TestOrderAndOnceHoldInAStorm"},
 		{"a joined operation's end waited for ever for a connection that had fallen silent", cuts, ".", "TestSilentDatabaseHoldsAJoiningCallerForTenSeconds"},
+		{"the BEGIN on a database/sql handle of others waited for a host that was gone, for as long as TCP does", cuts, "internal/torture", "TestConnectionCutAtAnyMessageLeavesOneEffectAndOneAnswer"},
 		{"a PostgreSQL URL with a name for its connections was refused as unknown", chaos, "server/internal/config", "TestFaultsOfSingleFields"},
 	}
 }

@@ -10,9 +10,10 @@ import (
 // foreignTxn is an open transaction on a handle that others opened: gate and
 // outcome are statements of their own.
 type foreignTxn struct {
-	tx   *sql.Tx
-	unit *unit
-	done bool
+	tx     *sql.Tx
+	cancel context.CancelFunc // of the transaction, and of a statement that is not answered
+	unit   *unit
+	done   bool
 }
 
 var _ store.Txn[*sql.Tx] = (*foreignTxn)(nil)
@@ -22,11 +23,18 @@ func (s *SQLStore) beginPlain(ctx context.Context, gate store.Gate, waits bool) 
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	tx, err := s.db.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	// The transaction outlives ctx, the BEGIN does not: a connection may be silent.
+	open, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	tx, err := s.db.BeginTx(open, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if !stop() { // database/sql rolls it back, if it was opened
+		err = ctx.Err()
+	}
 	if err != nil {
+		cancel()
 		return nil, nil, acquiring(err)
 	}
-	t := &foreignTxn{tx: tx, unit: s.unit(nil, gate)}
+	t := &foreignTxn{tx: tx, cancel: cancel, unit: s.unit(nil, gate)}
 	f := &found{}
 	text, args := gating(gate, waits)
 	err = tx.QueryRowContext(ctx, text, args...).
@@ -84,6 +92,9 @@ func (t *foreignTxn) Commit(ctx context.Context, end store.End) (*store.Outcome,
 		return nil, joining(err)
 	}
 	t.done = true
+	stop := context.AfterFunc(ctx, t.cancel) // a COMMIT that is not answered is lost
+	defer t.cancel()
+	defer stop()
 	if err := t.tx.Commit(); err != nil {
 		return nil, lost(err)
 	}
@@ -100,6 +111,7 @@ func (t *foreignTxn) Rollback(context.Context) error {
 func (t *foreignTxn) rollback() {
 	if !t.done {
 		t.done = true
+		defer t.cancel()
 		_ = t.tx.Rollback() // an error leaves it ended too
 	}
 }
