@@ -387,7 +387,7 @@ func lockedFile(t *testing.T) (place string, cut, mend func()) {
 	path := filepath.Join(t.TempDir(), "unavez.db")
 	var conn *sql.Conn
 	return "store: sqlite:" + path, func() {
-			db, err := sql.Open("sqlite", path)
+			db, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(20000)") // the server writes now and then
 			if err != nil {
 				t.Fatal(err)
 			}
