@@ -25,6 +25,7 @@ import (
 
 	"github.com/unavez/unavez/source"
 	"github.com/unavez/unavez/store"
+	"github.com/unavez/unavez/store/memory"
 )
 
 // packed is a body in gzip.
@@ -322,6 +323,45 @@ func TestTheClockIsHeldToOnBothSides(t *testing.T) {
 	}
 	if n := len(b.entries()); n != 2 {
 		t.Errorf("%d entries", n)
+	}
+}
+
+// TestWhatIsAcceptedDoesNotExpireWhileItWaits: a signed time is held to at the
+// arrival, and not when the event's turn comes.
+func TestWhatIsAcceptedDoesNotExpireWhileItWaits(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, database[*memory.Tx](inMemory{memory.New(nil)}))
+	ran := make(chan string, 1)
+	m := b.worker(quick(), nil, []Source{{
+		Name: "pay", Contract: source.Stripe(), Types: []string{"*"},
+		Config: source.Config{Secrets: []source.Secret{source.NewSecret("s", "whsec_x")}},
+	}}, Effect[*memory.Tx]{Name: "charge.v1", Handle: func(_ context.Context, _ *memory.Tx, e *Event) error {
+		ran <- e.ID[0]
+		return nil
+	}})
+	sent := time.Now().Add(-time.Hour)
+	const body = `{"id":"evt_1","type":"charge.succeeded"}`
+	mac := hmac.New(sha256.New, []byte("whsec_x"))
+	fmt.Fprintf(mac, "%d.%s", sent.Unix(), body)
+	in := &source.Request{
+		Method: "POST", URL: &url.URL{Path: "/"}, Body: []byte(body), At: sent,
+		Header: http.Header{"Stripe-Signature": {fmt.Sprintf("t=%d,v1=%s", sent.Unix(), hex.EncodeToString(mac.Sum(nil)))}},
+	}
+	if _, err := m.Receiver().Receive(t.Context(), "pay", in); err != nil {
+		t.Fatal(err)
+	}
+	b.start(m)
+	select {
+	case id := <-ran:
+		if id != "evt_1" {
+			t.Errorf("event %q", id)
+		}
+	case <-time.After(patience):
+		t.Fatalf("it has not run: %+v", b.sights)
+	}
+	in.At = time.Now() // the same delivery, an hour late
+	if _, err := m.Receiver().Receive(t.Context(), "pay", in); reasonOf(err) != "timestamp_out_of_tolerance" {
+		t.Errorf("an arrival an hour late: %v", err)
 	}
 }
 
