@@ -65,6 +65,7 @@ func Missing() []Fault {
 		{"a number that is drawn before the locks of all ordering keys are held", seeded, "store/postgres", "TestEnqueueThatWaitsForOneKeyComesBehindWhoCommitsInAnother"},
 		{"a lease that is counted from the answer of the claim instead of the question", seeded, ".", "TestLeaseIsCountedFromTheQuestion"},
 		{"canonical forms and decimals, each by its bytes", mutation, "internal/exact", "TestOneMeaningHasOneForm"},
+		{"a signature of Standard Webhooks that fits, before one that does not; secrets of each length", mutation, "source", "TestStandardWebhooksTakesOneOfSeveralSignatures"},
 		{"each fault of an identity by itself, and what is exactly as long as it may be", mutation, "store", "TestEveryFaultOfAnIdentityIsReported"},
 		{"a key in text that is one digit too long", mutation, "store", "TestKeyComesBackFromItsText"},
 		{"each state by its own word", mutation, "store", "TestStatesHaveOneWordEach"},

@@ -1,0 +1,110 @@
+package source_test
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/unavez/unavez/source"
+)
+
+// Of several signatures one that fits is enough, wherever it stands among the
+// first 32; what cannot be read is passed over.
+func TestStandardWebhooksTakesOneOfSeveralSignatures(t *testing.T) {
+	t.Parallel()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := source.NewSecret("shared", "whsec_"+base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", 24))))
+	pinned := source.NewSecret("pinned", "whpk_"+base64.StdEncoding.EncodeToString(public))
+	c := source.StandardWebhooks("")
+	r := post(`{"type":"invoice.paid"}`)
+	stamp := strconv.FormatInt(r.At.Unix(), 10)
+	r.Header.Set("webhook-id", "m1")
+	r.Header.Set("webhook-timestamp", stamp)
+	v1, err := source.SignStandard(shared, "m1", r.At, r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v1a := "v1a," + base64.StdEncoding.EncodeToString(ed25519.Sign(private, []byte("m1."+stamp+"."+string(r.Body))))
+	bad, badA, unread := "v1,AAAA", "v1a,AAAA", "v1,***"
+	many := func(signature string, n int) string { return strings.Repeat(signature+" ", n) }
+	for _, line := range []struct {
+		signatures string
+		secret     source.Secret
+		taken      bool
+	}{
+		{v1, shared, true},
+		{v1 + " " + bad, shared, true},
+		{bad + " " + v1, shared, true},
+		{v1a + " " + badA, pinned, true},
+		{badA + " " + v1a, pinned, true},
+		{unread + " " + v1, shared, true},
+		{many(unread, 40) + v1, shared, true},
+		{many(bad, 31) + v1, shared, true},
+		{many(bad, 32) + v1, shared, false},
+		{many(badA, 31) + v1, shared, true},
+		{many(badA, 20) + many(bad, 12) + v1, shared, false},
+		{bad, shared, false},
+		{v1a, shared, false},
+		{v1, pinned, false},
+		{strings.Replace(v1, "v1,", "v2,", 1), shared, false},
+		{strings.Replace(v1, "v1,", "", 1), shared, false},
+	} {
+		r.Header.Set("webhook-signature", line.signatures)
+		_, err := c.Verify(t.Context(), &source.Config{Secrets: []source.Secret{line.secret}}, r)
+		if taken := err == nil; taken != line.taken {
+			t.Errorf("%.60q: %v", line.signatures, err)
+		}
+	}
+	r.Header.Set("webhook-signature", v1)
+	for _, bad := range []string{"", "x", stamp + "x", "-1", "1e9"} {
+		r.Header.Set("webhook-timestamp", bad)
+		if _, err := c.Verify(t.Context(), &source.Config{Secrets: []source.Secret{shared}}, r); err == nil {
+			t.Errorf("the timestamp %q is taken", bad)
+		}
+	}
+}
+
+func TestSecretsOfStandardWebhooksAreHeldToTheirLength(t *testing.T) {
+	t.Parallel()
+	check := source.StandardWebhooks("").Secret
+	for n, sound := range map[int]bool{0: false, 23: false, 24: true, 32: true, 64: true, 65: false} {
+		text := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s", n)))
+		for _, prefix := range []string{"", "whsec_"} {
+			if err := check(prefix + text); (err == nil) != sound {
+				t.Errorf("%d bytes with %q before: %v", n, prefix, err)
+			}
+		}
+	}
+	public, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, sound := range map[string]bool{
+		"whpk_" + base64.StdEncoding.EncodeToString(public):            true,
+		"whpk_" + base64.StdEncoding.EncodeToString(public[:31]):       false,
+		"whpk_" + base64.StdEncoding.EncodeToString(append(public, 0)): false,
+		"whpk_" + base64.StdEncoding.EncodeToString(public)[:42] + "*": false,
+		"whpk_" + base64.StdEncoding.EncodeToString(public) + "A":      false,
+		"whsec_***":                              false,
+		"whsec_" + strings.Repeat("A", 32) + "*": false,
+		"whsec_" + strings.Repeat("A", 32):       true,
+	} {
+		if err := check(text); (err == nil) != sound {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	at := post("").At
+	for secret, id := range map[string]string{
+		"whsec_" + strings.Repeat("A", 32): "", "whsec_" + strings.Repeat("B", 32): "a.b",
+		"whsec_AA": "m1", "whpk_" + base64.StdEncoding.EncodeToString(public): "m1",
+	} {
+		if signature, err := source.SignStandard(source.NewSecret("s", secret), id, at, nil); err == nil {
+			t.Errorf("signed the id %q by %q: %s", id, secret, signature)
+		}
+	}
+}
