@@ -35,8 +35,8 @@ func plots() []plot {
 		{name: "exact", pkg: "internal/exact", files: []string{"canonical.go", "exact.go", "path.go"}, run: all, limit: 5 * time.Second},
 		{name: "fingerprint", pkg: "httpkey", files: []string{"fingerprint.go", "key.go"}, run: []string{"Fingerprint|Key", "."}},
 		{name: "signatures", pkg: "source", files: []string{"standard.go", "hmac.go", "header.go", "jwt.go", "secret.go"}, run: all, limit: 5 * time.Second},
-		{name: "retry", pkg: "inbox", files: []string{"retry.go"}, run: []string{"Retry|Delay|Fails|Declared|GivenUp|Limits", "."}},
-		{name: "board", pkg: "inbox", files: []string{"board.go"}, run: []string{"Board|Once|Order|Holder|Storm", "."}},
+		{name: "retry", pkg: "inbox", files: []string{"retry.go"}, run: []string{"Retry|Delay|Fails|PromisesHoldOnMemory|GivenUp|Limits", "."}},
+		{name: "board", pkg: "inbox", files: []string{"board.go"}, run: []string{"Board|Once|Order|PromisesHoldOnMemory|Storm", "."}},
 		{name: "statechart", pkg: "statechart", files: []string{"step.go", "select.go", "round.go", "complete.go"}, run: []string{"Corpus", "."}},
 		{name: "sqlite", pkg: lite, sql: true, run: []string{
 			stores + "/^modernc$/random", queues + "/^modernc$/random", stores + "/^modernc$", queues + "/^modernc$",
