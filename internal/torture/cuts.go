@@ -363,7 +363,7 @@ func (c *cutting) run(ctx context.Context, x *exchange, watch func(*wire.Message
 	}
 	n, err := c.bed.effects(ctx, operation)
 	if err != nil {
-		return inDoubt, nil, err
+		return inDoubt, nil, fmt.Errorf("%w (found before: %q)", err, findings)
 	}
 	if n != x.rows {
 		note("%d effects, want %d", n, x.rows)
