@@ -224,6 +224,9 @@ func (in *Inbox[Tx]) adopt(ln *lane, w *store.Waiting, fresh bool) (over *Condit
 		if r.state == state && r.fence == w.Fence || r.stuck && !w.Done {
 			return nil
 		}
+		if !w.Done && 0 < w.Fence && w.Fence < r.fence {
+			return nil // read before the last attempt: until an operation has ended its fence only grows
+		}
 	case l.row != 0 && l.row < w.Sequence, ln.catching:
 		return nil // read before the row was moved, or before it was known
 	default:

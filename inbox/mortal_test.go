@@ -38,7 +38,7 @@ func (m *mortal[Tx]) on(hook func(step string) error) {
 	m.hook = hook
 }
 
-// after sets what is called when "followers" and "unblock" have been done.
+// after sets what is called when "followers", "unblock" and "waiting" have been done.
 func (m *mortal[Tx]) after(then func(step string)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -322,6 +322,7 @@ func (m *mortal[Tx]) Waiting(ctx context.Context, lanes []int, after store.Place
 	if err := m.pass(ctx, "waiting"); err != nil {
 		return nil, err
 	}
+	defer m.passed("waiting")
 	return m.backend.Waiting(ctx, lanes, after, limit)
 }
 

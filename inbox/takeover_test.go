@@ -417,6 +417,55 @@ func behindHeld[Tx any](b *bed[Tx]) {
 	b.settled()
 }
 
+// TestALookThatIsOlderThanAnAttemptDoesNotBringItBack has the periodic look at
+// blocked rows take as long as two attempts: what it saw is no news.
+func TestALookThatIsOlderThanAnAttemptDoesNotBringItBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		chain := b.chain("chain.v1")
+		var mu sync.Mutex
+		var runs []int64
+		count := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(runs)
+		}
+		chain.Retry = Retry{First: 100 * time.Millisecond, Longest: 100 * time.Millisecond, Attempts: 1000}
+		chain.Handle = func(_ context.Context, _ *memory.Tx, e *Event) error {
+			mu.Lock()
+			defer mu.Unlock()
+			runs = append(runs, e.Attempt)
+			return errors.New("not yet")
+		}
+		a := b.mortal(&Options{Lease: time.Minute, Poll: 10 * time.Millisecond}, chain)
+		b.start(a.member)
+		const looks = 3
+		var late atomic.Int64
+		a.view.after(func(step string) {
+			n := count()
+			if step != "waiting" || n == 0 || late.Load() == looks {
+				return
+			}
+			for count() < n+2 {
+				<-time.After(10 * time.Millisecond)
+			}
+			late.Add(1)
+		})
+		b.append(links("chain.v1", "key", 1, 1)...)
+		b.eventually("late looks", func() bool { return late.Load() == looks })
+		n := count()
+		b.eventually("attempts behind them", func() bool { return count() >= n+3 })
+		mu.Lock()
+		defer mu.Unlock()
+		for i, n := range runs {
+			if n != int64(i+1) {
+				t.Fatalf("run %d was told to be attempt %d: %v", i+1, n, runs)
+			}
+		}
+	})
+}
+
 func TestEntryThatArrivesWhileItsKeyIsUnblockedIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"followers", "unblock"} {

@@ -49,6 +49,7 @@ func Faults() []Fault {
 		{"a blocked row was taken for the first of its key while entries before it were unread", storm, in, "TestOrderAndOnceHoldInAStorm"},
 		{"a look at blocked rows that was older than the row moved the key back", storm, in, "TestOrderAndOnceHoldInAStorm"},
 		{"a lane that left a reading was taken as read to its end", storm, in, "TestOrderAndOnceHoldInAStorm"},
+		{"a look at blocked rows that was older than the last attempt brought that one's number back, and its turn forward", suite, in, "TestALookThatIsOlderThanAnAttemptDoesNotBringItBack"},
 		{"a joined operation's end waited for ever for a connection that had fallen silent", cuts, ".", "TestSilentDatabaseHoldsAJoiningCallerForTenSeconds"},
 		{"the BEGIN on a database/sql handle of others waited for a host that was gone, for as long as TCP does", cuts, "internal/torture", "TestConnectionCutAtAnyMessageLeavesOneEffectAndOneAnswer"},
 		{"a PostgreSQL URL with a name for its connections was refused as unknown", chaos, "server/internal/config", "TestFaultsOfSingleFields"},
