@@ -101,12 +101,15 @@ func TestCancelledWaitForAStandbyIsAnUnknownCommit(t *testing.T) {
 		})
 	}
 	standbys("nobody")
+	// Whether a commit waits is not for its session to say: the checkpointer tells all, when it has read the setting.
+	eventually(t, "commits wait", func() bool {
+		short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer stop()
+		_, err := w.pool.Exec(short, "SELECT pg_logical_emit_message(true, 'probe', '')")
+		return err != nil
+	})
 	// cancel ends the wait of whoever waits, once that is older than the limit.
-	cancel := func() {
-		eventually(t, "the wait", func() bool {
-			return ask[bool](t, d, "SELECT coalesce(bool_or(pg_cancel_backend(pid)), false) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND clock_timestamp() - query_start > interval '1 second'")
-		})
-	}
+	const cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND clock_timestamp() - query_start > interval '1 second'"
 	done := make(chan error, 1)
 	for what, run := range map[string]func() error{
 		"Commit": func() error {
@@ -123,8 +126,17 @@ func TestCancelledWaitForAStandbyIsAnUnknownCommit(t *testing.T) {
 		},
 	} {
 		go func() { done <- run() }()
-		cancel()
-		is(t, what, <-done, store.ErrCommitUnknown)
+		var err error
+		eventually(t, "the wait is cancelled", func() bool {
+			ask[int](t, d, cancel)
+			select {
+			case err = <-done:
+				return true
+			default:
+				return false
+			}
+		})
+		is(t, what, err, store.ErrCommitUnknown)
 	}
 	// What is there is not answered while a failover could take it back.
 	short, stop := context.WithTimeout(ctx, 300*time.Millisecond)
