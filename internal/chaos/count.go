@@ -56,8 +56,15 @@ func (p *program) count(ctx context.Context) (*Found, error) {
 			p.clients.violate("%s: %d keys at the other system, want one", name, keys)
 		}
 	}
-	if operations, _, _ := p.outside.totals(); operations != len(calls) {
-		p.clients.violate("%d operations at the other system, want %d", operations, len(calls))
+	// An event of an earlier run on the same store, whose answer was lost at its
+	// end, is sent once more in this one.
+	const event = "called/" + kindEvent + "/"
+	for _, name := range p.outside.first("") {
+		keys, n := p.outside.seen(name)
+		earlier := keys == 1 && strings.HasPrefix(name, event) && !strings.HasPrefix(name, event+p.clients.front)
+		if !calls[name] && !earlier {
+			p.clients.violate("%q: %d calls with %d keys at the other system, of what nobody asked for", name, n, keys)
+		}
 	}
 	p.sometimes(found, len(calls), bare)
 	if p.o.Serve != "" {

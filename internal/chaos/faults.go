@@ -331,8 +331,8 @@ func configure(folder string, s Setup) (file string, err error) {
 		database = "sqlite:" + database
 	}
 	text := fmt.Sprintf(`store: %q
-listen: 127.0.0.1:0
-admin: {listen: "127.0.0.1:0"}
+listen: "%s:0"
+admin: {listen: "%s:0"}
 unsafe: [postgres.fsync, postgres.full_page_writes, postgres.synchronous_commit, sqlite.file_system]
 auth: {mode: single_tenant}
 outbound: {allow: [127.0.0.1/32]}
@@ -352,7 +352,7 @@ effects:
     limit: %v
     lease: %v
 inbox: {lease: %v, poll: 100ms}
-`, database, s.Outside, leaseLength, callLimit, workLimit, derivedHeader, secret, s.Outside+"/records", callLimit, workLimit, leaseLength, laneLease)
+`, database, s.Host, s.Host, s.Outside, leaseLength, callLimit, workLimit, derivedHeader, secret, s.Outside+"/records", callLimit, workLimit, leaseLength, laneLease)
 	if s.Redis != "" {
 		text = fmt.Sprintf("lease: %q\n", s.Redis) + text
 	}

@@ -135,12 +135,12 @@ func (o *outside) seen(operation string) (keys, calls int) {
 	return keys, calls
 }
 
-// totals are the operations that it was asked to make, the answers of which it
-// lost, and the times that it was asked what it has made.
-func (o *outside) totals() (operations, lost, asked int) {
+// totals are the answers that it lost, and the times that it was asked what it
+// has made.
+func (o *outside) totals() (lost, asked int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.calls), o.lost, o.asked
+	return o.lost, o.asked
 }
 
 // first are the operations of a front in the order in which they were first made.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -112,6 +113,16 @@ type program struct {
 	hits map[string]Hits
 }
 
+// loopback is an address of this program's own, where the system has many: the
+// port of a worker that was killed must not go to a worker of another program
+// that runs beside, which would take its clients' requests.
+func loopback() string {
+	if runtime.GOOS != "linux" {
+		return "127.0.0.1"
+	}
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+}
+
 // settleLimit is how long everything may take to come to rest when the faults
 // are over.
 const settleLimit = 2 * time.Minute
@@ -195,7 +206,7 @@ func (p *program) sawn(what string) int {
 }
 
 func (p *program) startWorkers(ctx context.Context) error {
-	setup := Setup{Database: p.net.database, Redis: p.net.redis, Prefix: p.o.Prefix, Outside: p.outside.url()}
+	setup := Setup{Host: loopback(), Database: p.net.database, Redis: p.net.redis, Prefix: p.o.Prefix, Outside: p.outside.url()}
 	if p.o.Serve != "" {
 		file, err := configure(p.o.Serve, setup)
 		if err != nil {
@@ -353,7 +364,7 @@ func (p *program) progress(ctx context.Context) error {
 
 // sometimes are counts of what workers, clients and the other system have seen.
 func (p *program) sometimes(f *Found, made, bare int) {
-	_, lost, asked := p.outside.totals()
+	lost, asked := p.outside.totals()
 	f.Sometimes = map[string]int{
 		"a delivery had no answer":           f.Unanswered,
 		"a delivery was told to wait":        f.Waited,

@@ -44,6 +44,8 @@ const secret = "whsec_dG9ydHVyZSB0b3J0dXJlIHRvcnR1cmUgdG9ydHVyZQ=="
 // Setup is what a worker is told, as the first line of its standard input. It
 // works until that ends.
 type Setup struct {
+	// Host is the address that it listens on.
+	Host string `json:"host"`
 	// Serve is the configuration of a worker that is the binary; empty for one
 	// that uses the library.
 	Serve string `json:"serve,omitempty"`
@@ -201,7 +203,7 @@ func work[Tx any](ctx context.Context, s Setup, at backing[Tx], started func(str
 	mux.Handle("POST /charges", layer.Lease(unavez.Steps, a.charge))
 	mux.Handle("POST /in/shop", in.Receiver().Handler("shop"))
 	mux.HandleFunc("POST /bare", a.unprotected)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", s.Host+":0")
 	if err != nil {
 		return err
 	}
