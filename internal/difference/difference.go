@@ -1,5 +1,6 @@
 // Package difference compares what two executors answered to one random list of
-// actions, and cuts a list that tells them apart down to what matters.
+// actions, and cuts a list that tells them apart down to what matters. Lists are
+// those of a model, which each store is compared with.
 package difference
 
 import "slices"

@@ -3,15 +3,12 @@ package queuetest
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/unavez/unavez/internal/difference"
-	"github.com/unavez/unavez/internal/evidence"
 	"github.com/unavez/unavez/store"
 )
 
@@ -106,11 +103,6 @@ func (a action) String() string {
 	return s
 }
 
-// executor runs the lines of a list: the model, or a store.
-type executor interface {
-	do(a action) string
-}
-
 // What a person does.
 const (
 	actRelease  = "release"
@@ -193,39 +185,12 @@ func draw(r *rand.Rand, n int, m *model) action {
 	}
 }
 
-// plan makes a list and the model's transcript of it.
-func plan(seed uint64, length int) ([]action, []string) {
-	r, m := rand.New(rand.NewPCG(seed, 0x7175657565)), newModel()
-	var list []action
-	for n := range length {
-		a := draw(r, n, m)
-		list = append(list, a)
-		m.do(a)
+// lists are the random lists, as the model permits them.
+func lists() *difference.Lists[action, *model] {
+	return &difference.Lists[action, *model]{
+		Name: "lists-queue", Stream: 0x7175657565, Length: randomLength,
+		New: newModel, Draw: draw, Permits: (*model).permits, Do: (*model).do,
 	}
-	return list, transcript(list, newModel())
-}
-
-// transcript runs a list. Lines that the model does not permit have been left
-// out by the caller.
-func transcript(list []action, e executor) []string {
-	var lines []string
-	for _, a := range list {
-		lines = append(lines, a.String()+" → "+e.do(a))
-	}
-	return lines
-}
-
-// permitted leaves out the lines that have lost what they stand on.
-func permitted(list []action) []action {
-	m := newModel()
-	var kept []action
-	for _, a := range list {
-		if m.permits(a) {
-			m.do(a)
-			kept = append(kept, a)
-		}
-	}
-	return kept
 }
 
 // Transcript runs the random list of operations that seed names over a fresh
@@ -234,81 +199,16 @@ func permitted(list []action) []action {
 // may lack no interface but Signal.
 func Transcript[Tx any](t *testing.T, h Harness[Tx], seed uint64, length int) []string {
 	t.Helper()
-	list, _ := plan(seed, length)
-	return transcript(list, newRunner(newBed(t, h)))
+	list, _ := lists().Plan(seed, length)
+	return difference.Transcript(list, newRunner(newBed(t, h)).do)
 }
 
 // random compares a store with the model, by a list of its own each time, and
 // cuts a list that tells them apart down to what matters.
 func random[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
-	for _, seed := range []uint64{1, rand.Uint64()} {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			t.Parallel()
-			compare(t, open, seed)
-		})
-	}
-	many(t, open)
-}
-
-// many compares by further lists, one after the other, where they are asked for.
-func many[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
-	t.Helper()
-	n := evidence.Lists()
-	if n == 0 {
-		return
-	}
-	t.Run("many lists", func(t *testing.T) {
-		t.Parallel()
-		run := evidence.Run{Name: "lists-queue-" + of(t), Long: evidence.Long(), Seed: rand.Uint64()}
-		t.Logf("seeds %d and the %d behind it", run.Seed, n-1)
-		for i := range n {
-			seed := run.Seed + uint64(i)
-			if !t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { compare(t, open, seed) }) {
-				run.Violations++
-			}
-			run.Schedules++
-			run.Operations += randomLength
-		}
-		if err := run.Write(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// of names the store of a test: its folder, and what its test is divided by.
-func of(t *testing.T) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts := strings.Split(t.Name(), "/")
-	name := filepath.Base(dir)
-	for _, part := range parts[1 : len(parts)-2] {
-		name += "-" + part
-	}
-	return name
-}
-
-// compare runs the list of a seed over a fresh store.
-func compare[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx], seed uint64) {
-	t.Helper()
-	list, want := plan(seed, randomLength)
-	got := transcript(list, newRunner(newBed(t, open(t))))
-	at := difference.At(got, want)
-	if at < 0 {
-		return
-	}
-	differs := func(list []action) bool {
-		return difference.At(transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())) >= 0
-	}
-	list = difference.Shrink(list[:at+1], permitted, differs)
-	got, want = transcript(list, newRunner(newBed(t, open(t)))), transcript(list, newModel())
-	at = difference.At(got, want)
-	if at < 0 {
-		t.Fatalf("seed %d: the store's answers change from run to run", seed)
-	}
-	t.Fatalf("seed %d: the store differs from the model:\n%s\nmodel: %s", seed, strings.Join(got[:at+1], "\n"), want[at])
+	lists().Test(t, func(t *testing.T) difference.Executor[action] {
+		return newRunner(newBed(t, open(t))).do
+	}, 1)
 }
 
 // The things of a list.

@@ -11,16 +11,16 @@ import (
 
 func TestASeedNamesOneList(t *testing.T) {
 	t.Parallel()
-	list, first := plan(7, 200)
-	_, again := plan(7, 200)
-	_, other := plan(8, 200)
+	list, first := lists().Plan(7, 200)
+	_, again := lists().Plan(7, 200)
+	_, other := lists().Plan(8, 200)
 	if !slices.Equal(first, again) {
 		t.Error("one seed made two lists")
 	}
 	if slices.Equal(first, other) {
 		t.Error("two seeds made one list")
 	}
-	if len(permitted(list)) != len(list) {
+	if len(lists().Permitted(list)) != len(list) {
 		t.Error("a list holds lines that its own model does not permit")
 	}
 }
@@ -30,7 +30,7 @@ func TestRandomListsMeetEveryAnswer(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
 	for seed := range uint64(10) {
-		_, lines := plan(seed, randomLength)
+		_, lines := lists().Plan(seed, randomLength)
 		all.WriteString(strings.Join(lines, "\n"))
 	}
 	for _, answer := range []string{
@@ -71,16 +71,16 @@ func (h hasty) do(a action) string {
 func TestAFaultIsCutDownToAFewLines(t *testing.T) {
 	t.Parallel()
 	run := func(list []action) ([]string, []string) {
-		return transcript(list, hasty{newModel()}), transcript(list, newModel())
+		return difference.Transcript(list, hasty{newModel()}.do), difference.Transcript(list, newModel().do)
 	}
 	differs := func(list []action) bool { return difference.At(run(list)) >= 0 }
 	for seed := uint64(1); ; seed++ {
-		list, _ := plan(seed, randomLength)
+		list, _ := lists().Plan(seed, randomLength)
 		at := difference.At(run(list))
 		if at < 0 {
 			continue // not every list meets the fault
 		}
-		short := difference.Shrink(list[:at+1], permitted, differs)
+		short := difference.Shrink(list[:at+1], lists().Permitted, differs)
 		if !differs(short) {
 			t.Fatal("the short list does not meet the fault")
 		}
