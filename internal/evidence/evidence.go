@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,6 +39,8 @@ type Run struct {
 	Faults int `json:"faults,omitempty"`
 	// Schedules are orders of events that were tried.
 	Schedules int `json:"schedules,omitempty"`
+	// Pairs of faults that were drawn at random, beside those schedules.
+	Pairs int `json:"pairs,omitempty"`
 	// Cuts are connections that were broken at a message.
 	Cuts int `json:"cuts,omitempty"`
 	// Images are states of a disk after a power cut that were opened.
@@ -51,6 +54,9 @@ type Run struct {
 	Seeded     int `json:"seeded,omitempty"`
 	Caught     int `json:"caught,omitempty"`
 	Equivalent int `json:"equivalent,omitempty"`
+	// Transcript is a digest of all answers of a run whose lists have one right
+	// transcript; runs of the same lists over other stores have the same.
+	Transcript string `json:"transcript,omitempty"`
 	// Found tells by what each of them was noticed, by their names; what was not
 	// has no word.
 	Found map[string]string `json:"found,omitempty"`
@@ -127,6 +133,19 @@ func (r *Run) Write() error {
 		return fmt.Errorf("evidence: %w", err)
 	}
 	return nil
+}
+
+// SeedVariable, when it is a number, is the seed of the random lists of operations,
+// so that runs over several stores have the same lists.
+const SeedVariable = "UNAVEZ_SEED"
+
+// Seed is the seed of the further random lists: a new one each time, unless
+// [SeedVariable] says which.
+func Seed() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(SeedVariable), 10, 64); err == nil {
+		return n
+	}
+	return rand.Uint64()
 }
 
 // ListsVariable, when it is a number, is how many further random lists of

@@ -30,20 +30,48 @@ func Read(dir string) ([]Run, error) {
 	return runs, nil
 }
 
+// Torn lists the runs of the same random lists whose transcripts are not one: those
+// whose names begin alike, of one seed and as many lists.
+func Torn(runs []Run) (all []string) {
+	type lists struct {
+		family          string
+		seed            uint64
+		schedules, size int
+	}
+	first := map[lists]Run{}
+	for _, r := range runs {
+		if r.Transcript == "" {
+			continue
+		}
+		family := strings.Join(strings.SplitN(r.Name, "-", 3)[:2], "-") // lists-ledger of lists-ledger-postgres
+		l := lists{family, r.Seed, r.Schedules, r.Operations}
+		if other, there := first[l]; !there {
+			first[l] = r
+		} else if other.Transcript != r.Transcript {
+			all = append(all, r.Name+" and "+other.Name)
+		}
+	}
+	return all
+}
+
 // Counts is the table of what runs have tried.
 func Counts(runs []Run) string {
 	b := &strings.Builder{}
-	b.WriteString("| run | steps | faults | schedules | cuts | images | operations | violations | form |\n|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| run | steps | faults | schedules | pairs of faults | cuts | images | operations | transcript | violations | form |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	sum := Run{}
 	for _, r := range runs {
 		if r.Seeded > 0 {
 			continue
 		}
+		sum.Schedules, sum.Pairs, sum.Cuts, sum.Images = sum.Schedules+r.Schedules, sum.Pairs+r.Pairs, sum.Cuts+r.Cuts, sum.Images+r.Images
+		sum.Operations, sum.Violations = sum.Operations+r.Operations, sum.Violations+r.Violations
 		form := "ordinary"
 		if r.Long {
 			form = "long"
 		}
-		row(b, r.Name, number(r.Steps), number(r.Faults), number(r.Schedules), number(r.Cuts), number(r.Images), number(r.Operations), strconv.Itoa(r.Violations), form)
+		row(b, r.Name, number(r.Steps), number(r.Faults), number(r.Schedules), number(r.Pairs), number(r.Cuts), number(r.Images), number(r.Operations), r.Transcript, strconv.Itoa(r.Violations), form)
 	}
+	row(b, "**all**", "", "", number(sum.Schedules), number(sum.Pairs), number(sum.Cuts), number(sum.Images), number(sum.Operations), "", strconv.Itoa(sum.Violations), "")
 	return b.String()
 }
 

@@ -43,6 +43,19 @@ func TestEveryFaultIsHeldByATestThatIsThere(t *testing.T) {
 	}
 }
 
+// runsOf reads a folder of runs, in which the same lists must have one transcript.
+func runsOf(t *testing.T, dir string) []Run {
+	t.Helper()
+	runs, err := Read(dir)
+	if err != nil || len(runs) == 0 {
+		t.Fatalf("%d runs in %s: %v", len(runs), dir, err)
+	}
+	if torn := Torn(runs); len(torn) > 0 {
+		t.Errorf("the same lists have other transcripts: %s", strings.Join(torn, ", "))
+	}
+	return runs
+}
+
 // The page shows what is written down here; with -from also the counts of the
 // runs of a folder are written.
 func TestThePageShowsTheFaults(t *testing.T) {
@@ -60,10 +73,7 @@ func TestThePageShowsTheFaults(t *testing.T) {
 	put("faults", Table(Faults()))
 	put("missing", Table(Missing()))
 	if *from != "" {
-		runs, err := Read(*from)
-		if err != nil || len(runs) == 0 {
-			t.Fatalf("%d runs in %s: %v", len(runs), *from, err)
-		}
+		runs := runsOf(t, *from)
 		put("counts", Counts(runs))
 		put("mistakes", Mistakes(runs))
 		for _, r := range runs {
@@ -93,10 +103,7 @@ func TestRunsOfAFolderAreShown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	runs, err := Read(dir)
-	if err != nil || len(runs) == 0 {
-		t.Fatalf("%d runs in %s: %v", len(runs), dir, err)
-	}
+	runs := runsOf(t, dir)
 	t.Logf("\n%s\n%s", Counts(runs), Mistakes(runs))
 	bad := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bad, "none.json"), nil, 0o600); err != nil {
@@ -115,7 +122,7 @@ func TestTablesSayWhatRunsSay(t *testing.T) {
 		{Name: "mutants", Seeded: 3, Caught: 2, Violations: 1},
 	}
 	for got, want := range map[string]string{
-		Counts(runs):       `\| cuts \|  \|  \|  \| 3 \|  \|  \| 0 \| long \|`,
+		Counts(runs):       `(?s)\| cuts \|  \|  \|  \|  \| 3 \|  \|  \|  \| 0 \| long \|.*\| \*\*all\*\* \|  \|  \|  \|  \| 3 \|`,
 		Mistakes(runs):     `(?s)\| zoo \| 4 \| 1 \| 1 \| 1 \| 1 \|.*\| mutants \| 3 \| 2 \|  \| 1 \| 0 \|`,
 		Catches(runs[1]):   `(?s)\| a\\\|b \| a test \|.*\| c \| \*\*nothing\*\* \|`,
 		Table(Missing()):   "`store`",
@@ -133,5 +140,22 @@ func TestTablesSayWhatRunsSay(t *testing.T) {
 	}
 	if got, err := Replace("1<!-- a -->\nold<!-- /a -->2", "a", "new\n"); err != nil || got != "1<!-- a -->\nnew\n<!-- /a -->2" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Stores that answer the same lists otherwise are told apart, and lists that are not
+// the same are not compared.
+func TestOneTranscriptForTheSameLists(t *testing.T) {
+	t.Parallel()
+	runs := []Run{
+		{Name: "lists-ledger-memory", Seed: 1, Schedules: 2, Transcript: "a"},
+		{Name: "lists-ledger-postgres", Seed: 1, Schedules: 2, Transcript: "b"},
+		{Name: "lists-ledger-sqlite-modernc", Seed: 1, Schedules: 2, Transcript: "a"},
+		{Name: "lists-queue-memory", Seed: 1, Schedules: 2, Transcript: "c"},
+		{Name: "lists-queue-postgres", Seed: 2, Schedules: 2, Transcript: "d"},
+		{Name: "wire-cuts", Seed: 1, Schedules: 2},
+	}
+	if got := strings.Join(Torn(runs), ", "); got != "lists-ledger-postgres and lists-ledger-memory" {
+		t.Errorf("torn: %q", got)
 	}
 }
