@@ -53,6 +53,7 @@ func Faults() []Fault {
 		{"a joined operation's end waited for ever for a connection that had fallen silent", cuts, ".", "TestSilentDatabaseHoldsAJoiningCallerForTenSeconds"},
 		{"the BEGIN on a database/sql handle of others waited for a host that was gone, for as long as TCP does", cuts, "internal/torture", "TestConnectionCutAtAnyMessageLeavesOneEffectAndOneAnswer"},
 		{"a PostgreSQL URL with a name for its connections was refused as unknown", chaos, "server/internal/config", "TestFaultsOfSingleFields"},
+		{"a path of a configuration that ends within its opening bracket broke the program off", mutation, "internal/exact", "TestPathsThatAreNoneAreRefused"},
 	}
 }
 
@@ -65,6 +66,9 @@ func Missing() []Fault {
 		{"lock and read of a gate that share a snapshot, beside a holder that commits meanwhile", seeded, "store/postgres", "TestGateThatWaitedSeesWhatTheHolderCommitted"},
 		{"a number that is drawn before the locks of all ordering keys are held", seeded, "store/postgres", "TestEnqueueThatWaitsForOneKeyComesBehindWhoCommitsInAnother"},
 		{"a lease that is counted from the answer of the claim instead of the question", seeded, ".", "TestLeaseIsCountedFromTheQuestion"},
+		{"what stands behind an entry of its key that cannot run, in one batch", seeded, "inbox", "TestNothingOfABatchPassesAnEntryThatWaits"},
+		{"a slot that is taken for over, with a result in it that is not", seeded, "store/postgres", "TestRetiredSlotIsNotEmptiedWithWhatIsNotOver"},
+		{"what is left of an operation's earlier life, and what others have in the same tables", seeded, "store/sqlite", "TestEntryThatComesAgainIsKeptWhenItsEarlierLifeGoes"},
 		{"canonical forms and decimals, each by its bytes", mutation, "internal/exact", "TestOneMeaningHasOneForm"},
 		{"a signature of Standard Webhooks that fits, before one that does not; secrets of each length", mutation, "source", "TestStandardWebhooksTakesOneOfSeveralSignatures"},
 		{"each fault of an identity by itself, and what is exactly as long as it may be", mutation, "store", "TestEveryFaultOfAnIdentityIsReported"},

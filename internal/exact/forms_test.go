@@ -104,6 +104,9 @@ func TestDecimalsHaveOneTextEach(t *testing.T) {
 		{nines, []string{nines, nines + ".0", nines + "0e-1"}},
 		{"1" + zeros, []string{"1e254", "10e253", "1" + zeros}},
 		{"0." + strings.Repeat("0", 255) + "1", []string{"1e-256", "0.1e-255"}},
+		// Digits and exponent are each longer than the value.
+		{"1" + strings.Repeat("0", 99), []string{"0." + strings.Repeat("0", 300) + "1e400"}},
+		{"0." + strings.Repeat("0", 99) + "1", []string{"1" + strings.Repeat("0", 300) + "e-400"}},
 	} {
 		for _, text := range line.texts {
 			if got, err := exact.Decimal(text); err != nil || got != line.want {
@@ -267,9 +270,30 @@ func TestPathsAreReadToTheirBounds(t *testing.T) {
 			t.Errorf("%d and %d paths are taken", len(lists[0]), len(lists[1]))
 		}
 	}
-	for _, bad := range []string{"$[]", "$[", "$[2147483648]", "$['a", "$[1", "$x"} {
+}
+
+func TestPathsThatAreNoneAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"$", "$[2147483647]", "$['']", "$['a']['b'][0][*].c"} {
+		if _, err := exact.ParsePath(good); err != nil {
+			t.Errorf("ParsePath(%q): %v", good, err)
+		}
+	}
+	for _, bad := range []string{"$[]", "$[", "$[2147483648]", "$[']", "$['", "$['a", "$[1", "$x", "$.a b", "$.", ""} {
 		if p, err := exact.ParsePath(bad); err == nil {
 			t.Errorf("ParsePath(%q) = %v", bad, p)
 		}
 	}
+}
+
+// A text of a configuration is a path or an error.
+func FuzzPath(f *testing.F) {
+	for _, seed := range []string{"$.meta.sentAt", "$.items[*].note", "$.a[0]", "$['a.b']", "$[']"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if _, err := exact.ParsePath(text); err == nil && !strings.HasPrefix(text, "$") {
+			t.Errorf("%q is a path", text)
+		}
+	})
 }

@@ -12,8 +12,8 @@ const maxPaths = 64
 // step is one step of a path: a member by name, an element by index, or every
 // element.
 type step struct {
-	name  string // "" unless a member
-	index int    // -1 for every element
+	name  string // of a member
+	index int    // of an element
 	kind  byte   // 'm', 'e', '*'
 }
 
@@ -41,23 +41,23 @@ func ParsePath(text string) (Path, error) {
 				return nil, fmt.Errorf("path %q: %q is no member name (write ['…'] for an unusual one)", text, s.name)
 			}
 		case strings.HasPrefix(rest, "['"):
-			end := strings.Index(rest, "']")
-			if end < 0 {
-				return nil, fmt.Errorf("path %q: no '] for [' ", text)
+			name, behind, closed := strings.Cut(rest[2:], "']")
+			if !closed {
+				return nil, fmt.Errorf("path %q: no '] for ['", text)
 			}
-			s, rest = step{kind: 'm', name: rest[2:end]}, rest[end+2:]
+			s, rest = step{kind: 'm', name: name}, behind
 		case strings.HasPrefix(rest, "[*]"):
-			s, rest = step{kind: '*', index: -1}, rest[3:]
+			s, rest = step{kind: '*'}, rest[3:]
 		case rest[0] == '[':
-			end := strings.IndexByte(rest, ']')
-			if end < 0 {
+			number, behind, closed := strings.Cut(rest[1:], "]")
+			if !closed {
 				return nil, fmt.Errorf("path %q: no ] for [", text)
 			}
-			n, err := strconv.ParseUint(rest[1:end], 10, 31)
+			n, err := strconv.ParseUint(number, 10, 31)
 			if err != nil {
-				return nil, fmt.Errorf("path %q: %q is no index", text, rest[1:end])
+				return nil, fmt.Errorf("path %q: %q is no index", text, number)
 			}
-			s, rest = step{kind: 'e', index: int(n)}, rest[end+1:]
+			s, rest = step{kind: 'e', index: int(n)}, behind
 		default:
 			return nil, fmt.Errorf("path %q: want . or [ at %q", text, rest)
 		}
