@@ -15,9 +15,11 @@ func listTests[Tx any]() []test[Tx] {
 		{name: "a list shows the unfinished operations", run: listUnfinished[Tx]},
 		{name: "a list selects by state, tenant and effect", run: listFilter[Tx]},
 		{name: "pages follow each other in order", run: listPages[Tx]},
+		{name: "a list shows an outcome once, whatever its retention", run: listRetentions[Tx]},
 		{name: "a record of an outcome tells its size and not its body", run: recordOfOutcome[Tx]},
 		{name: "show gives one operation with history and steps", run: show[Tx]},
 		{name: "an expired operation cannot be shown", run: showExpired[Tx]},
+		{name: "history and steps outlive what is forgotten and purged of others", run: historyKept[Tx]},
 		{name: "counts are by state, with the oldest at rest", run: counts[Tx]},
 	}
 }
@@ -122,6 +124,19 @@ func listFilter[Tx any](b *bed[Tx]) {
 	}
 }
 
+func listRetentions[Tx any](b *bed[Tx]) {
+	var want []string
+	for i := range 3 {
+		gate := b.gate("kept", fmt.Sprint(i))
+		gate.Retention += time.Duration(i) * lease
+		b.do(gate, fmt.Sprint(i))
+		want = append(want, fmt.Sprint(i))
+	}
+	if got := listed(b.list(store.Filter{States: []store.State{store.Completed}})); !slices.Equal(got, want) {
+		b.Errorf("completed operations: %q, want %q", got, want)
+	}
+}
+
 func listPages[Tx any](b *bed[Tx]) {
 	const n = 105
 	for i := range n {
@@ -210,6 +225,37 @@ func (b *bed[Tx]) history(gate store.Gate, want ...store.Transition) {
 			b.Errorf("transition %d: at %v, before the one at %v", i, g.At, got[i-1].At)
 		}
 	}
+}
+
+func historyKept[Tx any](b *bed[Tx]) {
+	kept, again, over := b.gate("kept"), b.gate("runs again"), b.gate("over")
+	b.rest(kept, store.Parked)
+	again.Retention, again.Tombstone = time.Minute, -1
+	over.Retention, over.Tombstone = time.Minute, -1
+	b.do(again, "first")
+	b.do(over, "over")
+	b.Advance(b.T, time.Minute+margin)
+	kept.From = 1
+	b.claim(kept)
+	b.end(kept, 2, "kept")
+	_, before, _, err := b.ops.Show(b.ctx, kept.Key)
+	b.must("Show", err)
+	if len(before) == 0 {
+		b.Fatal("an operation that was parked has no history")
+	}
+	running := b.gate("running")
+	b.claim(running)
+	b.must("SaveStep", b.attempts.SaveStep(b.ctx, running.Key, 1, store.Step{Name: "charge", Done: true}))
+	again.Retention = lease
+	holds := func() {
+		b.Helper()
+		b.history(kept, before...)
+		b.stepsAre(running, store.Step{Name: "charge", Done: true, Fence: 1})
+	}
+	b.do(again, "second") // what is left of its first life goes
+	holds()
+	b.purgeAll() // what is over goes
+	holds()
 }
 
 func show[Tx any](b *bed[Tx]) {
