@@ -42,8 +42,10 @@ const (
 	deliveries = 200 // of one history
 )
 
-// errRefused is what a handler fails with.
-var errRefused = errors.New("refused")
+var (
+	errRefused = errors.New("refused")        // what a handler fails with
+	errSilent  = errors.New("no answer came") // what an attempt of lease mode fails with that does not tell
+)
 
 // site is a store with several workers.
 type site[Tx any] struct {
@@ -51,6 +53,8 @@ type site[Tx any] struct {
 	insert  func(ctx context.Context, tx Tx, operation, answer string) error
 	// rows are the answers of the effects of an operation.
 	rows func(t *testing.T, operation string) []string
+	// cut says that connections are cut.
+	cut bool
 }
 
 func engineOn[Tx any](t *testing.T, ledger store.Ledger[Tx]) *unavez.Engine[Tx] {
@@ -74,24 +78,29 @@ func seeded(t *testing.T) uint64 {
 	return n
 }
 
-// history has clients deliver at random, and writes down what they get.
+// history has clients deliver at random, and writes down what they get. Every
+// other operation is one of lease mode, whose attempts may end without telling.
 func history[Tx any](t *testing.T, s site[Tx], random *rand.Rand, front string) (all []model.Delivery) {
 	t.Helper()
 	began := time.Now()
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	deliver := func(worker, n int, name string, payload, behaviour int) {
+	deliver := func(worker, n, identity, payload, behaviour int) {
+		name := fmt.Sprintf("%s-%d", front, identity)
 		d := model.Delivery{Operation: name, Payload: payload, Worker: worker, Call: time.Since(began)}
 		var runs []string
-		handler := func(ctx context.Context, tx Tx) (unavez.Result, error) {
+		// work makes an answer, and then fails with one of two errors, or takes a while.
+		work := func(write func(answer string) error, first, second error) (unavez.Result, error) {
 			answer := fmt.Sprintf("%d.%d", n, len(runs))
-			if err := s.insert(ctx, tx, name, answer); err != nil {
+			if err := write(answer); err != nil {
 				return unavez.Result{}, err
 			}
 			runs = append(runs, answer)
 			switch behaviour {
-			case 0, 4:
-				return unavez.Result{}, errRefused
+			case 0:
+				return unavez.Result{}, first
+			case 4:
+				return unavez.Result{}, second
 			case 1, 2:
 				timer := time.NewTimer(time.Duration(n%5) * time.Millisecond)
 				defer timer.Stop()
@@ -99,19 +108,39 @@ func history[Tx any](t *testing.T, s site[Tx], random *rand.Rand, front string) 
 			}
 			return unavez.Result{Code: 201, Body: []byte(answer)}, nil
 		}
+		handler := func(ctx context.Context, tx Tx) (unavez.Result, error) {
+			return work(func(answer string) error { return s.insert(ctx, tx, name, answer) }, errRefused, errRefused)
+		}
+		outside := func(context.Context, *unavez.Attempt) (unavez.Result, error) {
+			return work(func(string) error { return nil }, unavez.NeverStarted(errRefused), errSilent)
+		}
+		finish := func(ctx context.Context, tx Tx, result *unavez.Result) error {
+			return s.insert(ctx, tx, name, string(result.Body))
+		}
 		op := unavez.Operation{Effect: "register", Key: []string{name}, Payload: []byte{byte(payload)}}
 		if behaviour == 3 {
 			op.Wait = 20 * time.Millisecond
 		}
-		out, err := s.engines[worker].Do(t.Context(), op, handler)
+		var out unavez.Outcome
+		var err error
+		if d.Leased = identity%2 == 1; d.Leased {
+			op.Unknown = unavez.Retry
+			out, err = s.engines[worker].Lease(t.Context(), op, outside, finish)
+		} else {
+			out, err = s.engines[worker].Do(t.Context(), op, handler)
+		}
 		d.Return, d.Runs = time.Since(began), runs
 		switch code := unavez.CodeOf(err); {
 		case err == nil && out.Replayed:
 			d.End, d.Answer = model.Replayed, string(out.Result.Body)
 		case err == nil:
 			d.End, d.Answer = model.Ran, string(out.Result.Body)
+		case d.Leased && s.cut && code != unavez.CodeInFlight && code != unavez.CodeMismatch:
+			d.End = model.Lost // what the attempt has left may be written late
 		case errors.Is(err, errRefused):
 			d.End = model.Failed
+		case errors.Is(err, errSilent):
+			d.End = model.Silent
 		case code == unavez.CodeInFlight:
 			d.End = model.InFlight
 		case code == unavez.CodeMismatch:
@@ -131,7 +160,7 @@ func history[Tx any](t *testing.T, s site[Tx], random *rand.Rand, front string) 
 				if own.IntN(8) == 0 {
 					payload = 1
 				}
-				deliver(own.IntN(workers), client*deliveries+n, fmt.Sprintf("%s-%d", front, own.IntN(identities)), payload, own.IntN(6))
+				deliver(own.IntN(workers), client*deliveries+n, own.IntN(identities), payload, own.IntN(6))
 			}
 		})
 	}
@@ -186,9 +215,11 @@ func check[Tx any](t *testing.T, name string, from uint64, short, long int, s si
 	for _, end := range []string{model.Ran, model.Replayed, model.Mismatch, model.InFlight, model.Failed} {
 		run.Sees(end, ends[end])
 	}
-	if name == "postgres" {
-		run.Sees(model.Lost, ends[model.Lost])
+	last := model.Silent
+	if s.cut {
+		last = model.Lost
 	}
+	run.Sees(last, ends[last])
 	t.Logf("%d histories, %d deliveries, %v", run.Schedules, run.Deliveries, ends)
 	for _, never := range run.Never() {
 		t.Errorf("never: %s", never)
@@ -300,6 +331,7 @@ func TestWorkersOnPostgreSQLMakeARegisterThatIsWrittenOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := site[pgx.Tx]{
+		cut: true,
 		insert: func(ctx context.Context, tx pgx.Tx, operation, answer string) error {
 			_, err := tx.Exec(ctx, "INSERT INTO effect (operation, answer) VALUES ($1, $2)", operation, answer)
 			return err

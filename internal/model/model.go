@@ -9,7 +9,11 @@
 //	mismatch   done with another payload, or another delivery at the same time has one
 //	in flight  another delivery of it at the same time, which works or is only looked up
 //	failed     free, before and after
-//	lost       no answer: nothing, or ran, at any time since
+//	silent     it has an attempt of lease mode behind it that did not tell
+//	lost       no answer: nothing, or ran, or silent, at any time since
+//
+// An attempt that did not tell has named the payload: until one has an answer, the
+// operation is free for that payload, and done with another one for all others.
 //
 // A history is held to it by porcupine: there must be an order in which every
 // delivery takes effect at one instant between its call and its return.
@@ -33,6 +37,7 @@ const (
 	Mismatch = "mismatch"
 	InFlight = "in flight"
 	Failed   = "failed"
+	Silent   = "silent"
 	Lost     = "lost"
 )
 
@@ -40,6 +45,8 @@ const (
 type Delivery struct {
 	// Operation is its identity.
 	Operation string
+	// Leased says that it was made in lease mode.
+	Leased bool
 	// Payload is the variant that it brought.
 	Payload int
 	// Worker and Call and Return say where and when; by one clock.
@@ -56,6 +63,9 @@ type Delivery struct {
 // String is the delivery in a report.
 func (d Delivery) String() string {
 	s := fmt.Sprintf("worker %d, %v to %v: %s payload %d: %s", d.Worker, d.Call, d.Return, d.Operation, d.Payload, d.End)
+	if d.Leased {
+		s += " (lease mode)"
+	}
 	if d.Answer != "" {
 		s += " " + d.Answer
 	}
@@ -68,9 +78,13 @@ func (d Delivery) String() string {
 // state of an operation.
 type state struct {
 	done    bool
-	payload int
+	silent  bool // an attempt did not tell
+	payload int  // of the answer, or of that attempt
 	answer  string
 }
+
+// takes reports whether the operation may run with the payload.
+func (s state) takes(payload int) bool { return !s.done && (!s.silent || s.payload == payload) }
 
 // delivered is a delivery with what the others at the same time decide.
 type delivered struct {
@@ -86,27 +100,39 @@ func specification() porcupine.Model {
 		Step: func(at, input, _ any) []any {
 			s, _ := at.(state)
 			d, _ := input.(delivered)
-			ran := func(answer string) state { return state{true, d.Payload, answer} }
+			ran := func(answer string) state { return state{done: true, payload: d.Payload, answer: answer} }
+			silent := state{silent: true, payload: d.Payload}
 			var ok bool
 			switch d.End {
 			case Ran:
-				if !s.done {
+				if s.takes(d.Payload) {
 					return []any{ran(d.Answer)}
 				}
 			case Replayed:
 				ok = s == ran(d.Answer)
 			case Mismatch:
-				ok = s.done && s.payload != d.Payload || d.opposed
+				ok = (s.done || s.silent) && s.payload != d.Payload || d.opposed
 			case InFlight:
 				ok = d.accompanied
 			case Failed:
-				ok = !s.done
+				if d.Leased && s.silent && s.payload == d.Payload { // the last attempt has told
+					return []any{s, state{}}
+				}
+				ok = s.takes(d.Payload)
+			case Silent:
+				if s.takes(d.Payload) {
+					return []any{silent}
+				}
 			case Lost:
 				next := []any{s}
+				if !s.takes(d.Payload) {
+					return next
+				}
+				if d.Leased {
+					next = append(next, silent)
+				}
 				for _, answer := range d.Runs {
-					if !s.done {
-						next = append(next, ran(answer))
-					}
+					next = append(next, ran(answer))
 				}
 				return next
 			}
@@ -125,12 +151,13 @@ func specification() porcupine.Model {
 // decide within the limit.
 func Check(history []Delivery, limit time.Duration) (violations []string, err error) {
 	for _, own := range partitioned(history) {
-		switch porcupine.CheckOperationsTimeout(specification(), operations(own), limit) {
+		all := operations(own)
+		switch porcupine.CheckOperationsTimeout(specification(), all, limit) {
 		case porcupine.Ok:
 		case porcupine.Unknown:
 			err = fmt.Errorf("%s: not decided within %v: %d deliveries", own[0].Operation, limit, len(own))
 		case porcupine.Illegal:
-			violations = append(violations, describe(shrunk(own, limit)))
+			violations = append(violations, describe(shrunk(all, limit)))
 		}
 	}
 	return violations, err
@@ -175,24 +202,31 @@ func operations(own []Delivery) (all []porcupine.Operation) {
 	return all
 }
 
-// shrunk leaves out the deliveries without which the history is still illegal. A
-// delivery that changes the operation stays: without it others would be illegal
-// that were not.
-func shrunk(own []Delivery, limit time.Duration) []Delivery {
-	for i := 0; i < len(own); {
-		shorter := slices.Delete(slices.Clone(own), i, i+1)
-		if own[i].End != Ran && own[i].End != Lost && porcupine.CheckOperationsTimeout(specification(), operations(shorter), limit) == porcupine.Illegal {
-			own = shorter
+// shrunk leaves out the deliveries without which the history is still illegal. What
+// ran beside each of the others stays noted. A delivery that changes the operation
+// stays: without it others would be illegal that were not.
+func shrunk(all []porcupine.Operation, limit time.Duration) []porcupine.Operation {
+	for i := 0; i < len(all); {
+		shorter := slices.Delete(slices.Clone(all), i, i+1)
+		if !changes(all[i]) && porcupine.CheckOperationsTimeout(specification(), shorter, limit) == porcupine.Illegal {
+			all = shorter
 		} else {
 			i++
 		}
 	}
-	return own
+	return all
 }
 
-func describe(own []Delivery) string {
+// changes reports whether the operation may be another one after the delivery.
+func changes(o porcupine.Operation) bool {
+	d, _ := o.Input.(delivered)
+	return slices.Contains([]string{Ran, Silent, Lost}, d.End) || d.End == Failed && d.Leased
+}
+
+func describe(all []porcupine.Operation) string {
 	lines := []string{"no order of these deliveries is one of a register that is written once:"}
-	for _, d := range own {
+	for _, o := range all {
+		d, _ := o.Input.(delivered)
 		lines = append(lines, d.String())
 	}
 	return strings.Join(lines, "\n\t")

@@ -13,6 +13,12 @@ func at(from, to time.Duration, payload int, end, answer string, runs ...string)
 	return model.Delivery{Operation: "o", Payload: payload, Call: from, Return: to, End: end, Answer: answer, Runs: runs}
 }
 
+// leased makes it one of lease mode.
+func leased(d model.Delivery) model.Delivery {
+	d.Leased = true
+	return d
+}
+
 func TestAHistoryIsHeldToARegisterThatIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -39,6 +45,13 @@ func TestAHistoryIsHeldToARegisterThatIsWrittenOnce(t *testing.T) {
 		"lost, and it commits later":                    {[]model.Delivery{at(1, 2, 0, model.Lost, "", "a"), at(3, 4, 0, model.InFlight, ""), at(5, 6, 0, model.Replayed, "a")}, true},
 		"lost, and its answer is not among those made":  {[]model.Delivery{at(1, 2, 0, model.Lost, "", "a"), at(3, 4, 0, model.Replayed, "b")}, false},
 		"lost, and both its commit and another's count": {[]model.Delivery{at(1, 2, 0, model.Lost, "", "a"), at(3, 4, 0, model.Ran, "b"), at(5, 6, 0, model.Replayed, "a")}, false},
+		"silent, and the same payload runs":             {[]model.Delivery{leased(at(1, 2, 0, model.Silent, "")), leased(at(3, 4, 0, model.Ran, "a"))}, true},
+		"silent, and another payload runs":              {[]model.Delivery{leased(at(1, 2, 0, model.Silent, "")), leased(at(3, 4, 1, model.Ran, "a"))}, false},
+		"silent, and another payload is refused":        {[]model.Delivery{leased(at(1, 2, 0, model.Silent, "")), leased(at(3, 4, 1, model.Mismatch, ""))}, true},
+		"silent, and the same payload is refused":       {[]model.Delivery{leased(at(1, 2, 0, model.Silent, "")), leased(at(3, 4, 0, model.Mismatch, ""))}, false},
+		"silent, and the next says that nothing was":    {[]model.Delivery{leased(at(1, 2, 0, model.Silent, "")), leased(at(3, 4, 0, model.Failed, "")), leased(at(5, 6, 1, model.Ran, "a"))}, true},
+		"an attempt that does not tell runs again":      {[]model.Delivery{leased(at(1, 2, 0, model.Ran, "a")), leased(at(3, 4, 0, model.Silent, ""))}, false},
+		"lost in lease mode, and it had not told":       {[]model.Delivery{leased(at(1, 2, 0, model.Lost, "")), leased(at(3, 4, 1, model.Mismatch, ""))}, true},
 	} {
 		violations, err := model.Check(c.history, time.Minute)
 		if err != nil || (len(violations) == 0) != c.legal {
