@@ -301,8 +301,8 @@ func (c *cutting) run(ctx context.Context, x *exchange, watch func(*wire.Message
 		return false, nil, err
 	}
 	first, err := opened(ctx, x, c.bed, to)
-	if err != nil {
-		return false, nil, errors.Join(err, proxy.Close())
+	if err != nil { // nothing is cut yet
+		return false, nil, errors.Join(fmt.Errorf("open the client: %w", err), proxy.Close())
 	}
 	defer func() { // in this order: connections that were left waiting would be waited for
 		_ = proxy.Close()
@@ -310,7 +310,7 @@ func (c *cutting) run(ctx context.Context, x *exchange, watch func(*wire.Message
 	}()
 	second, err := opened(ctx, x, c.bed, route{most: 2})
 	if err != nil {
-		return false, nil, err
+		return false, nil, fmt.Errorf("open the other client: %w", err)
 	}
 	defer second.close()
 	for _, name := range []string{operation + "-warm", operation} { // what comes now has its connection and its statements
@@ -363,7 +363,7 @@ func (c *cutting) run(ctx context.Context, x *exchange, watch func(*wire.Message
 	}
 	n, err := c.bed.effects(ctx, operation)
 	if err != nil {
-		return inDoubt, nil, fmt.Errorf("%w (found before: %q)", err, findings)
+		return inDoubt, nil, fmt.Errorf("count the effects: %w (found before: %q)", err, findings)
 	}
 	if n != x.rows {
 		note("%d effects, want %d", n, x.rows)
