@@ -73,18 +73,13 @@ func (g *Garden) laid(files map[string]string, name string) string {
 }
 
 // Try switches on one mutant after another. Those that no test comes by are not
-// run, and survive. each is called with every fate, if not nil.
-func (g *Garden) Try(ctx context.Context, program string, suite Suite, each func(Fate)) ([]Fate, error) {
+// run, and survive. Those that skip names, if not nil, are left out. each is called
+// with every fate, if not nil.
+func (g *Garden) Try(ctx context.Context, program string, suite Suite, skip func(Mutant) bool, each func(Fate)) ([]Fate, error) {
 	suite.Program, suite.Dir = program, filepath.Join(g.root, filepath.FromSlash(g.pkg))
 	reached := filepath.Join(filepath.Dir(program), "reached")
-	for _, pattern := range suite.Run {
-		r, err := suite.run(ctx, pattern, []string{ReachedVariable + "=" + reached}, false)
-		if err != nil {
-			return nil, err
-		}
-		if !r.passed {
-			return nil, fmt.Errorf("teeth: %s: the tests fail without a mutant: %s", g.pkg, r.output)
-		}
+	if err := suite.Pace(ctx, ReachedVariable+"="+reached); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.pkg, err)
 	}
 	text, err := os.ReadFile(reached)
 	if err != nil {
@@ -93,6 +88,9 @@ func (g *Garden) Try(ctx context.Context, program string, suite Suite, each func
 	met := strings.Fields(string(text))
 	var fates []Fate
 	for _, m := range g.Mutants() {
+		if skip != nil && skip(m) {
+			continue
+		}
 		f := Fate{Mutant: m, Reached: slices.Contains(met, strconv.Itoa(m.ID))}
 		if f.Reached {
 			if f.Caught, err = suite.Catches(ctx, []string{MutantVariable + "=" + strconv.Itoa(m.ID)}, nil); err != nil {

@@ -26,6 +26,42 @@ type Suite struct {
 	Flags []string
 	// Limit ends a run that hangs, which is a failure too. Default 3 minutes.
 	Limit time.Duration
+
+	paces map[string]time.Duration // what each pattern of Run takes without a mistake
+}
+
+// Pace runs the tests without a mistake, which have to pass, and holds later runs
+// to a small multiple of what they took, up to the limit: a mistake that makes a
+// quick test hang is noticed sooner. The variables, such as NAME=value, are for these
+// runs.
+func (s *Suite) Pace(ctx context.Context, variables ...string) error {
+	s.paces = nil
+	paces := map[string]time.Duration{}
+	for _, pattern := range s.Run {
+		began := time.Now()
+		r, err := s.run(ctx, pattern, variables, false)
+		if err != nil {
+			return err
+		}
+		if !r.passed {
+			return fmt.Errorf("teeth: -run %s fails without a mistake: %s", pattern, r.output)
+		}
+		paces[pattern] = time.Since(began)
+	}
+	s.paces = paces
+	return nil
+}
+
+// limit is the time for a run of the pattern, or of one test of it.
+func (s *Suite) limit(pattern string) time.Duration {
+	limit := s.Limit
+	if limit == 0 {
+		limit = 3 * time.Minute
+	}
+	if pace, known := s.paces[pattern]; known {
+		limit = min(limit, max(20*time.Second, 8*pace))
+	}
+	return limit
 }
 
 // Caught is how a mistake was noticed.
@@ -55,12 +91,12 @@ func (s *Suite) Catches(ctx context.Context, mistake []string, sound *Suite) (Ca
 	}
 	var c Caught
 	for range rounds {
-		name, output, err := s.first(ctx, mistake)
+		name, pattern, output, err := s.first(ctx, mistake)
 		if err != nil || name == "" {
 			return c, err
 		}
 		c.Output = output
-		why, err := s.confirm(ctx, sound, name, mistake)
+		why, err := s.confirm(ctx, sound, name, pattern, mistake)
 		if err != nil {
 			return c, err
 		}
@@ -73,28 +109,28 @@ func (s *Suite) Catches(ctx context.Context, mistake []string, sound *Suite) (Ca
 	return c, nil
 }
 
-// first finds a test that fails with the mistake.
-func (s *Suite) first(ctx context.Context, mistake []string) (name, output string, err error) {
+// first finds a test that fails with the mistake, and by which pattern.
+func (s *Suite) first(ctx context.Context, mistake []string) (name, pattern, output string, err error) {
 	for _, pattern := range s.Run {
 		r, err := s.run(ctx, pattern, mistake, false)
 		if err != nil {
-			return "", "", err
+			return "", "", "", err
 		}
 		if !r.passed {
 			if name = r.failed(); name == "" { // the program ended without saying of which test
 				name = wholeRun + pattern
 			}
-			return name, r.output, nil
+			return name, pattern, r.output, nil
 		}
 	}
-	return "", "", nil
+	return "", "", "", nil
 }
 
 // confirm returns why the test does not show the mistake, empty if it does.
-func (s *Suite) confirm(ctx context.Context, sound *Suite, name string, mistake []string) (string, error) {
+func (s *Suite) confirm(ctx context.Context, sound *Suite, name, pattern string, mistake []string) (string, error) {
 	again := false
 	for range rounds { // a race is not lost every time
-		r, err := s.alone(ctx, name, mistake)
+		r, err := s.alone(ctx, name, pattern, mistake)
 		if err != nil {
 			return "", err
 		}
@@ -105,7 +141,7 @@ func (s *Suite) confirm(ctx context.Context, sound *Suite, name string, mistake 
 	if !again {
 		return "did not fail again by itself", nil
 	}
-	r, err := sound.alone(ctx, name, nil)
+	r, err := sound.alone(ctx, name, pattern, nil)
 	if err != nil {
 		return "", err
 	}
@@ -115,14 +151,14 @@ func (s *Suite) confirm(ctx context.Context, sound *Suite, name string, mistake 
 	return "", nil
 }
 
-// alone runs one test, or the nearest one around it whose name does not change
-// from run to run.
-func (s *Suite) alone(ctx context.Context, name string, mistake []string) (r result, err error) {
-	if pattern, whole := strings.CutPrefix(name, wholeRun); whole {
+// alone runs one test of the pattern, or the nearest one around it whose name does
+// not change from run to run.
+func (s *Suite) alone(ctx context.Context, name, pattern string, mistake []string) (r result, err error) {
+	if strings.HasPrefix(name, wholeRun) {
 		return s.run(ctx, pattern, mistake, false)
 	}
 	for {
-		r, err = s.run(ctx, exactly(name), mistake, true)
+		r, err = s.within(ctx, s.limit(pattern), exactly(name), mistake, true)
 		if err != nil || !r.passed || strings.Contains(r.output, "=== RUN   "+name+"\n") {
 			return r, err
 		}
@@ -150,10 +186,10 @@ type result struct {
 }
 
 func (s *Suite) run(ctx context.Context, pattern string, mistake []string, verbose bool) (result, error) {
-	limit := s.Limit
-	if limit == 0 {
-		limit = 3 * time.Minute
-	}
+	return s.within(ctx, s.limit(pattern), pattern, mistake, verbose)
+}
+
+func (s *Suite) within(ctx context.Context, limit time.Duration, pattern string, mistake []string, verbose bool) (result, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+10*time.Second)
 	defer cancel()
 	args := []string{"-test.run=" + pattern, "-test.failfast", "-test.short", "-test.timeout=" + limit.String()}

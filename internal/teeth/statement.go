@@ -35,6 +35,9 @@ func (at *planter) statement(n ast.Node, stack []ast.Node) {
 		fmt.Fprintf(&text, " part_%d_ ", i)
 	}
 	whole := text.String()
+	if !strings.Contains(whole, " AND ") { // it is no statement, or has one condition
+		return
+	}
 	for _, s := range Conjuncts(whole) {
 		flawed := whole[:s.From] + "(1 OR (" + whole[s.From:s.To] + "))" + whole[s.To:]
 		is := at.again(flawed, parts)

@@ -21,6 +21,7 @@ const (
 	migration5 = "store/postgres/migrations/0005_queue.sql"
 	pg         = "store/postgres"
 	pgRing     = "^TestStoreHoldsWhatEveryStorePromises$/^ring$"
+	pgRows     = "^TestStoreHoldsWhatEveryStorePromises$/^rows$"
 	lite       = "store/sqlite"
 	stores     = "^TestStoreHoldsWhatEveryStorePromises$"
 	queues     = "^TestQueueHoldsWhatEveryQueuePromises$"

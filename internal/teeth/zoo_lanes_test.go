@@ -69,7 +69,7 @@ END $$;
 		{
 			name:    "a lane's holder does not look at its epoch (SQLite)",
 			changes: one("store/sqlite/lanes.go", "WHERE lane = ?1 AND epoch = ?2 AND worker <> '')", "WHERE lane = ?1 AND ?2 <> 0)"),
-			hunts:   []hunt{{conformance, lite, those(queues+"/^modernc$", "hold", "taken_over", "after_a_takeover")}, {receiving, "inbox", "^TestPromisesHoldOnMemory$/^a_holder_that_was_paused|^TestOrderAndOnce"}},
+			hunts:   []hunt{{conformance, lite, those(queues+"/^modernc$", "hold", "taken_over", "after_a_takeover")}},
 		},
 		{
 			name: "what follows an entry that waits is run",

@@ -95,19 +95,16 @@ func (c *cage) sound(t *testing.T, h hunt) *Suite {
 		}
 		c.made[h.pkg] = &Suite{Program: program, Dir: filepath.Join(c.root, h.pkg), Limit: 90 * time.Second}
 	}
-	s := *c.made[h.pkg]
-	s.Run = []string{h.run}
-	if key := h.pkg + " " + h.run; c.made[key] == nil {
-		r, err := s.run(t.Context(), h.run, nil, false)
-		switch {
-		case err != nil:
-			t.Fatal(err)
-		case !r.passed:
-			t.Fatalf("%s: -run %s fails without a bug:\n%s", h.pkg, h.run, r.output)
+	key := h.pkg + " " + h.run
+	if c.made[key] == nil {
+		s := *c.made[h.pkg]
+		s.Run = []string{h.run}
+		if err := s.Pace(t.Context()); err != nil {
+			t.Fatalf("%s: %v", h.pkg, err)
 		}
 		c.made[key] = &s
 	}
-	return &s
+	return c.made[key]
 }
 
 // Each bug of the zoo is caught in each layer that is named for it. With
@@ -226,7 +223,9 @@ func (c *cage) catch(t *testing.T, b bug, h hunt) string {
 			t.Error(err)
 			return evidence.Escaped + h.layer
 		}
-		suite = &Suite{Program: program, Dir: sound.Dir, Run: []string{h.run}, Limit: sound.Limit}
+		flawed := *sound
+		flawed.Program = program
+		suite = &flawed
 	}
 	caught, err := suite.Catches(t.Context(), mistake, sound)
 	if err != nil {
