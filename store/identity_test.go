@@ -114,6 +114,8 @@ func TestEveryFaultOfAnIdentityIsReported(t *testing.T) {
 		{store.Identity{Tenant: "t", Effect: "e", Parts: slices.Repeat([]string{"p"}, store.MaxParts)}, nil},
 		{store.Identity{Tenant: long[1:], Effect: long[1:], Parts: []string{long[1:], ""}}, nil},
 		{store.Identity{}, []string{"effect", "key"}},
+		{store.Identity{Tenant: long[1:], Parts: slices.Repeat([]string{long[1:]}, store.MaxParts)}, []string{"effect: empty"}},
+		{store.Identity{Tenant: "t", Parts: []string{"p", ""}}, []string{"effect: empty"}},
 		// Each fault by itself.
 		{store.Identity{Tenant: long, Effect: "e", Parts: []string{"p"}}, []string{"tenant"}},
 		{store.Identity{Tenant: bad, Effect: "e", Parts: []string{"p"}}, []string{"tenant"}},

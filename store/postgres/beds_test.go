@@ -58,10 +58,29 @@ func (b *beds) fresh(t *testing.T) *database {
 
 // clear makes a database as it was after its migration.
 func (d *database) clear(t *testing.T) error {
-	_, err := d.admin.Exec(context.WithoutCancel(t.Context()), `TRUNCATE public.business, unavez.outcome_0, unavez.outcome_1, unavez.outcome_2, unavez.outcome_3, unavez.outcome_table,
-			unavez.tombstone_0, unavez.tombstone_1, unavez.tombstone_2, unavez.attempt, unavez.step, unavez.transition,
-			unavez.queue_0, unavez.queue_1, unavez.queue_2, unavez.queue_3, unavez.delivery, unavez.quarantine,
-			unavez.worker, unavez.blocked, unavez.version, unavez.position, unavez.action;
+	_, err := d.admin.Exec(context.WithoutCancel(t.Context()), `DELETE FROM public.business;
+		DELETE FROM unavez.outcome_0;
+		DELETE FROM unavez.outcome_1;
+		DELETE FROM unavez.outcome_2;
+		DELETE FROM unavez.outcome_3;
+		DELETE FROM unavez.outcome_table;
+		DELETE FROM unavez.tombstone_0;
+		DELETE FROM unavez.tombstone_1;
+		DELETE FROM unavez.tombstone_2;
+		DELETE FROM unavez.attempt;
+		DELETE FROM unavez.step;
+		DELETE FROM unavez.transition;
+		DELETE FROM unavez.queue_0;
+		DELETE FROM unavez.queue_1;
+		DELETE FROM unavez.queue_2;
+		DELETE FROM unavez.queue_3;
+		DELETE FROM unavez.delivery;
+		DELETE FROM unavez.quarantine;
+		DELETE FROM unavez.worker;
+		DELETE FROM unavez.blocked;
+		DELETE FROM unavez.version;
+		DELETE FROM unavez.position;
+		DELETE FROM unavez.action;
 		UPDATE unavez.lane SET epoch = 0, expires = '-infinity', clean = true, holder = '', cursor = '';
 		UPDATE unavez.queue_slot SET state = 'empty' WHERE number > 0;
 		UPDATE unavez.queue_slot SET state = CASE number WHEN 0 THEN 'current' ELSE 'empty' END, since = clock_timestamp(), sealed = NULL, closed = NULL, checked = 0;

@@ -18,6 +18,7 @@ func upkeepTests[Tx any]() []test[Tx] {
 		{name: "an entry that is done is kept as long as was promised", wants: upkeep, needs: purges[Tx], run: doneKept[Tx]},
 		{name: "a purge leaves cursors and orders as they were", wants: upkeep, needs: purges[Tx], run: purgeAndRead[Tx]},
 		{name: "an entry that is done stays done when the ledger forgets it", wants: upkeep, run: doneForEver[Tx]},
+		{name: "an operation that comes again once it is forgotten changes no other entry", run: forgottenAlone[Tx]},
 		{name: "what is appended beside a purge is never lost", wants: upkeep, needs: purges[Tx], run: purgeBeside[Tx]},
 		{
 			name:  "what is appended and not committed outlives any purge",
@@ -104,16 +105,26 @@ func purgeAndRead[Tx any](b *bed[Tx]) {
 	}
 }
 
+// forgotten ends entries, and has the ledger forget their operations.
+func (b *bed[Tx]) forgotten(entries ...store.Entry) {
+	b.Helper()
+	for _, e := range entries {
+		g := gate(e)
+		g.Retention, g.Tombstone = lease, lease
+		b.end(b.worker(0), g)
+	}
+	b.Advance(b.T, 2*lease+margin)
+	for _, e := range entries {
+		if v := b.look(e.Key); v.State != store.Free {
+			b.Fatalf("the operation is %v, want it forgotten", v.State)
+		}
+	}
+}
+
 func doneForEver[Tx any](b *bed[Tx]) {
 	a, c := event("a"), event("c")
 	b.appended(b.worker(0), store.New, a, c)
-	g := gate(a)
-	g.Retention, g.Tombstone = lease, lease
-	b.end(b.worker(0), g)
-	b.Advance(b.T, 2*lease+margin)
-	if v := b.look(a.Key); v.State != store.Free {
-		b.Fatalf("the operation is %v, want it forgotten", v.State)
-	}
+	b.forgotten(a)
 	b.reads(b.worker(1), "", "c")
 	b.appended(b.worker(1), store.Duplicate, a) // it is in the queue
 	for range 3 {
@@ -128,6 +139,17 @@ func doneForEver[Tx any](b *bed[Tx]) {
 		b.reads(b.worker(0), "", "c", "a")
 		b.purge()
 		b.reads(b.worker(0), "", "c", "a")
+	}
+}
+
+func forgottenAlone[Tx any](b *bed[Tx]) {
+	a, c, d := event("a"), event("c"), event("d")
+	b.appended(b.worker(0), store.New, a, c, d)
+	b.forgotten(a, c)
+	b.end(b.worker(0), gate(a)) // by itself: what is left of its first life goes
+	b.reads(b.worker(1), "", "d")
+	if e := b.load(b.worker(1), d.Key); string(e.Payload) != "payload of d" {
+		b.Errorf("payload of d: %q", e.Payload)
 	}
 }
 

@@ -213,6 +213,23 @@ func TestSchemaIsMigratedOnceByWorkersThatStartTogether(t *testing.T) {
 	})
 }
 
+// The tables of the application may be there before ours.
+func TestSchemaIsMadeBesideTheApplications(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		db, err := sqlite.OpenDB(drv, filepath.Join(t.TempDir(), "x.db"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if _, err := db.Exec("CREATE TABLE orders (id INTEGER PRIMARY KEY)"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sqlite.New(db, nil); err != nil {
+			t.Errorf("a file with a table of the application: %v", err)
+		}
+	})
+}
+
 // TestReadOnlyFileIsRefused runs as a user who may not write: root may always.
 func TestReadOnlyFileIsRefused(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {

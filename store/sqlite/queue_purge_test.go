@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"slices"
@@ -149,6 +150,49 @@ func TestVersionsAreForgottenByTheDay(t *testing.T) {
 		w.advance(t, 48*time.Hour)
 		if _, err := s.Purge(t.Context(), 100); err != nil || there("old") || !there("renewed") {
 			t.Errorf("old is there: %v, renewed: %v, %v", there("old"), there("renewed"), err)
+		}
+	})
+}
+
+// What is left of an earlier life goes when the operation ends again, and the entry
+// that has come for that does not go with it.
+func TestEntryThatComesAgainIsKeptWhenItsEarlierLifeGoes(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		e := numbered("a", 0)
+		begins := func(e store.Entry, retention time.Duration) store.Txn[*sql.Tx] {
+			t.Helper()
+			g := laneGate(e, store.Hold{})
+			g.Retention, g.Tombstone = retention, retention
+			txn, v, err := w.store.Begin(t.Context(), g)
+			if err != nil || txn == nil {
+				t.Fatalf("Begin: %v, %v", v.State, err)
+			}
+			return txn
+		}
+		ends := func(txn store.Txn[*sql.Tx]) {
+			t.Helper()
+			if _, err := txn.Commit(t.Context(), completed("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.append(t, store.New, e)
+		ends(begins(e, time.Hour))
+		w.advance(t, 90*time.Minute)
+		if _, err := w.store.Purge(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.Load(t.Context(), e.Key); !errors.Is(err, store.ErrNotFound) {
+			t.Fatalf("an entry outlives its result: %v", err)
+		}
+		ends(begins(numbered("b", 0), time.Minute))
+		w.advance(t, time.Hour) // its tombstone is over, and still there; so is another's outcome
+		again := begins(e, time.Hour)
+		w.append(t, store.New, e)
+		ends(again)
+		got, err := w.store.Load(t.Context(), e.Key)
+		if err != nil || string(got.Payload) != string(e.Payload) {
+			t.Errorf("the entry is %q, %v; want the payload %q", got.Payload, err, e.Payload)
 		}
 	})
 }

@@ -223,6 +223,11 @@ func restFreeRefused[Tx any](b *bed[Tx]) {
 	b.must("SaveStep", b.attempts.SaveStep(b.ctx, gate.Key, 1, store.Step{Name: "charge", Done: true, Result: []byte("ok")}))
 	b.must("SaveStep", b.attempts.SaveStep(b.ctx, gate.Key, 1, store.Step{Name: "ship"}))
 	free := store.Rest{State: store.Free, Reason: "connection refused"}
+	other := b.gate("another operation, with a step that is not finished")
+	b.claim(other)
+	b.must("SaveStep", b.attempts.SaveStep(b.ctx, other.Key, 1, store.Step{Name: "ship"}))
+	b.must("Rest of another operation", b.attempts.Rest(b.ctx, other.Key, 1, free))
+	b.look(other, store.Free)
 	b.is("Rest", b.attempts.Rest(b.ctx, gate.Key, 1, free), store.ErrConflict)
 	if v := b.look(gate, store.Processing); v.Attempt == nil || v.Attempt.Fence != 1 {
 		b.Fatalf("after the refused rest: %+v", v.Attempt)
