@@ -137,8 +137,7 @@ func (b *batch[Tx]) run(ctx context.Context, batches store.Batches[Tx], fn func(
 		return nil
 	}
 	defer func() {
-		record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-		defer cancel()
+		record := b.e.recordings.begin(ctx)
 		_ = txn.Rollback(record) // does nothing once the batch has ended
 	}()
 	until := time.Now().Add(limit)
@@ -172,8 +171,7 @@ func (b *batch[Tx]) commit(ctx context.Context, lead *call, txn store.Batch[Tx],
 	if !ended {
 		return nil
 	}
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
+	record := b.e.recordings.begin(ctx)
 	at, era := time.Now(), b.e.cache.current()
 	outcomes, err := txn.Commit(record, mine)
 	if errors.Is(err, store.ErrCommitUnknown) {

@@ -83,13 +83,14 @@ const (
 // Engine runs operations once over one store. Its methods may be called
 // concurrently. Close it when done.
 type Engine[Tx any] struct {
-	ledger   store.Ledger[Tx]
-	attempts store.Attempts[Tx] // nil when the store has no lease mode
-	opts     Options
-	flights  *flights
-	cache    *cache
-	refused  *refusals
-	replays  expectation
+	ledger     store.Ledger[Tx]
+	attempts   store.Attempts[Tx] // nil when the store has no lease mode
+	opts       Options
+	flights    *flights
+	cache      *cache
+	refused    *refusals
+	replays    expectation
+	recordings recordings
 }
 
 // New makes an engine over a store; the transaction type is inferred from it.
@@ -131,7 +132,13 @@ func (e *Engine[Tx]) SingleTenant() bool { return e.opts.SingleTenant }
 // Close refuses new calls with CodeClosed, waits for running ones until ctx
 // ends, and stops the engine's goroutines. Waiting duplicates are answered
 // "in flight". It is safe to call twice.
-func (e *Engine[Tx]) Close(ctx context.Context) error { return e.flights.close(ctx) }
+func (e *Engine[Tx]) Close(ctx context.Context) error {
+	err := e.flights.close(ctx)
+	if err == nil {
+		e.recordings.close()
+	}
+	return err
+}
 
 // defaultTo sets a zero setting to its default.
 func defaultTo[T comparable](field *T, value T) {

@@ -28,12 +28,23 @@ type flight struct {
 	remote      bool
 	waiters     int
 	started     time.Time
-	until       time.Time // end of the lease in lease mode, else zero
-	fence       int64     // of the attempt in lease mode; only its runner looks
-	outcome     *Outcome  // what it ended with, nil when nothing was committed
-	working     bool      // begun is closed
-	begun       chan struct{}
-	done        chan struct{}
+	until       time.Time     // end of the lease in lease mode, else zero
+	fence       int64         // of the attempt in lease mode; only its runner looks
+	outcome     *Outcome      // what it ended with, nil when nothing was committed
+	working     bool          // its work has begun
+	begun, done chan struct{} // closed then; made by the first who waits
+}
+
+// waits makes the channels of a flight that is in the table, for somebody who is
+// about to wait; the table's mutex is held.
+func (f *flight) waits() {
+	if f.done != nil {
+		return
+	}
+	f.begun, f.done = make(chan struct{}), make(chan struct{})
+	if f.working {
+		close(f.begun)
+	}
 }
 
 // flights is the worker's table of operations in flight: duplicates are
@@ -110,9 +121,10 @@ func (t *flights) enter(key store.Key, fp Fingerprint) (f *flight, mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if f, ok := t.byKey[key]; ok {
+		f.waits()
 		return f, false
 	}
-	f = &flight{fingerprint: fp, known: true, started: time.Now(), begun: make(chan struct{}), done: make(chan struct{})}
+	f = &flight{fingerprint: fp, known: true, started: time.Now()}
 	t.byKey[key] = f
 	return f, true
 }
@@ -126,8 +138,11 @@ func (t *flights) begins(f *flight) {
 
 // begin wakes those who wait at the gate; the table's mutex is held.
 func (f *flight) begin() {
-	if !f.working {
-		f.working = true
+	if f.working {
+		return
+	}
+	f.working = true
+	if f.begun != nil {
 		close(f.begun)
 	}
 }
@@ -154,7 +169,9 @@ func (t *flights) end(key store.Key, f *flight, outcome *Outcome) {
 	defer t.mu.Unlock()
 	f.outcome = outcome
 	t.remove(key, f)
-	close(f.done)
+	if f.done != nil {
+		close(f.done)
+	}
 }
 
 // remove forgets a flight; the mutex is held.
@@ -182,6 +199,7 @@ func (t *flights) sent(key store.Key, f *flight, retryAfter time.Duration) {
 	defer t.mu.Unlock()
 	f.remote, f.known = true, false
 	f.begin()
+	f.waits() // the caller, and who comes after it
 	f.until = time.Now().Add(retryAfter)
 	t.remote[key] = f
 	if t.closed {

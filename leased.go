@@ -290,13 +290,13 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, end st
 	case err != nil:
 		return nil, true, err
 	}
-	defer rollback(ctx, txn)
+	defer e.rollback(ctx, txn)
 	if fence == 0 && a.forgotten(c.op.Retention) { // after the read: what was committed since is not forgotten at that instant
 		return nil, false, c.fail(CodeLeaseLost, time.Second, errForgotten)
 	}
 	if finish != nil {
 		if err := finish(record, txn.Tx(), &end.Result); err != nil {
-			rollback(ctx, txn)
+			e.rollback(ctx, txn)
 			if takenBack(err) {
 				return nil, true, err
 			}
@@ -319,8 +319,7 @@ func (e *Engine[Tx]) finishOnce(ctx context.Context, c *call, a *Attempt, end st
 // behind; where there is memory that must stay (an earlier attempt, finished
 // steps), the operation is retryable at once: going on was decided already.
 func (e *Engine[Tx]) free(ctx context.Context, c *call, a *Attempt, cause error) error {
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
+	record := e.recordings.begin(ctx)
 	fence := a.claimed()
 	if fence == 0 {
 		return cause
@@ -340,8 +339,7 @@ func (e *Engine[Tx]) free(ctx context.Context, c *call, a *Attempt, cause error)
 
 // settles ends an attempt whose effect certainly did not happen, and gives said.
 func (e *Engine[Tx]) settles(ctx context.Context, c *call, a *Attempt, rest store.Rest, said error) (*Outcome, error) {
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
+	record := e.recordings.begin(ctx)
 	err := e.secure(record, c, a)
 	if err == nil {
 		err = e.attempts.Rest(record, c.gate.Key, a.claimed(), rest)
@@ -360,8 +358,7 @@ func (e *Engine[Tx]) settles(ctx context.Context, c *call, a *Attempt, rest stor
 // meanwhile. When even that cannot be written, the lease runs out and the claim
 // becomes unknown by itself.
 func (e *Engine[Tx]) rest(ctx context.Context, c *call, a *Attempt, cause error) (*Outcome, error) {
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
+	record := e.recordings.begin(ctx)
 	reason := "the attempt ended without telling whether its effect happened"
 	if cause != nil {
 		reason = cause.Error()

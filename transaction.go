@@ -10,10 +10,6 @@ import (
 	"github.com/unavez/unavez/store"
 )
 
-// recordLimit bounds the recording of what has happened: commit, rollback and
-// finding out about a lost commit go on when the caller is gone.
-const recordLimit = 10 * time.Second
-
 // once runs the operation here unless it has an outcome or runs already: it is
 // the part that Do and Lease share. run returns the outcome that it committed
 // or found, or an error; one with CodeInFlight means that the operation runs
@@ -154,10 +150,15 @@ var errAgain = errors.New("found by the gate, and gone")
 
 // transactOnce is one transaction.
 func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, f *flight, gate store.Gate, fn func(context.Context, Tx) (Result, error)) (*Outcome, error) {
-	txn, verdict, err := e.gated(ctx, gate)
+	// The gate too is bounded: a database that is there and does not answer must
+	// not hold the caller.
+	limit := time.Now().Add(c.op.Limit)
+	work, cancel := context.WithDeadline(ctx, limit)
+	defer cancel()
+	txn, verdict, err := e.ledger.Begin(work, gate)
 	if err == nil && txn == nil && c.mayTakeOver(verdict) {
 		gate.From = verdict.Attempt.Fence
-		txn, verdict, err = e.gated(ctx, gate)
+		txn, verdict, err = e.ledger.Begin(work, gate)
 	}
 	if err != nil {
 		return nil, c.storeError(err)
@@ -167,14 +168,16 @@ func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, f *flight, gate 
 		return c.found(verdict)
 	}
 	e.flights.begins(f)
-	defer rollback(ctx, txn) // does nothing once the transaction has ended
-
+	committed := false
+	defer func() { // also when the handler panics
+		if !committed {
+			e.rollback(ctx, txn)
+		}
+	}()
 	if c.op.Detached {
-		ctx = context.WithoutCancel(ctx)
+		work, cancel = context.WithDeadline(context.WithoutCancel(ctx), limit)
+		defer cancel()
 	}
-	limit := time.Now().Add(c.op.Limit)
-	work, cancel := context.WithDeadline(ctx, limit)
-	defer cancel()
 	result, refused, err := handled(work, txn, fn)
 	if refused || errors.Is(err, store.ErrRefused) {
 		return e.turnedAway(ctx, c, txn)
@@ -195,15 +198,9 @@ func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, f *flight, gate 
 	case err != nil:
 		return nil, err
 	}
-	return e.commit(ctx, c, txn, store.End{State: store.Completed, Result: result})
-}
-
-// gated begins a transaction, for no longer than one may take: a database that
-// is there and does not answer must not hold the caller.
-func (e *Engine[Tx]) gated(ctx context.Context, gate store.Gate) (store.Txn[Tx], store.Verdict, error) {
-	limited, cancel := context.WithTimeout(ctx, gate.Limit)
-	defer cancel()
-	return e.ledger.Begin(limited, gate)
+	out, err := e.commit(ctx, c, txn, store.End{State: store.Completed, Result: result})
+	committed = err == nil && !out.Replayed
+	return out, err
 }
 
 // handled runs the handler, and reports whether the gate refused it, where that
@@ -227,14 +224,13 @@ func handled[Tx any](ctx context.Context, txn store.Txn[Tx], fn func(context.Con
 // turnedAway is the answer to an operation whose gate went with the handler's first
 // statement and said no.
 func (e *Engine[Tx]) turnedAway(ctx context.Context, c *call, txn store.Txn[Tx]) (*Outcome, error) {
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
+	record := e.recordings.begin(ctx)
 	var verdict store.Verdict
 	var err error
 	if late, ok := txn.(store.Late); ok {
 		verdict, err = late.Verdict(record)
 	} else { // wrapped by somebody who does not know of it
-		rollback(ctx, txn)
+		e.rollback(ctx, txn)
 		verdict, err = e.ledger.Settle(record, c.gate.Key)
 	}
 	switch {
@@ -266,16 +262,14 @@ func (c *call) mayTakeOver(v store.Verdict) bool {
 }
 
 // rollback gives a transaction up, whatever became of the caller.
-func rollback[Tx any](ctx context.Context, txn store.Txn[Tx]) {
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
+func (e *Engine[Tx]) rollback(ctx context.Context, txn store.Txn[Tx]) {
+	record := e.recordings.begin(ctx)
 	_ = txn.Rollback(record) // the transaction is lost either way, and its key free
 }
 
 // commit ends a transaction and, when the answer is lost, finds out.
 func (e *Engine[Tx]) commit(ctx context.Context, c *call, txn store.Txn[Tx], end store.End) (*Outcome, error) {
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-	defer cancel()
+	record := e.recordings.begin(ctx)
 	out, err := txn.Commit(record, end)
 	switch {
 	case err == nil:
@@ -402,8 +396,7 @@ func (e *Engine[Tx]) joined(ctx context.Context, c *call, tx Tx, fn func(context
 	case err != nil:
 		return nil, err
 	}
-	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit) // a connection may be silent for ever
-	defer cancel()
+	record := e.recordings.begin(ctx) // a connection may be silent for ever
 	out, err := part.Finish(record, end)
 	if errors.Is(err, store.ErrDuplicate) {
 		return nil, c.fail(CodeInFlight, time.Second, fmt.Errorf("finished elsewhere meanwhile, roll back: %w", err))

@@ -109,8 +109,7 @@ func (e *Engine[Tx]) secure(ctx context.Context, c *call, a *Attempt) error {
 // too; that it has lost is seen either way.
 func (e *Engine[Tx]) overtaken(ctx context.Context, c *call, a *Attempt, cause error) (*Outcome, error) {
 	if c.op.ClaimByLease {
-		record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordLimit)
-		defer cancel()
+		record := e.recordings.begin(ctx)
 		verdict, err := e.ledger.Look(record, c.gate.Key)
 		if err == nil && verdict.Outcome != nil {
 			e.sees(c, SawLeaseLost, a.Fence(), false, cause)

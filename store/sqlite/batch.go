@@ -111,7 +111,8 @@ func (b *batch) add(i int, gate store.Gate, stale bool, locks []*lock) {
 
 // findAll reads what is stored of operations, for those of which anything is.
 func (s *Store) findAll(ctx context.Context, keys []store.Key, all map[store.Key]*found) error {
-	look := func(r *raw) error {
+	return s.glance(ctx, func(r *raw) error {
+		clear(all)
 		a := &asking{keys: keys}
 		if err := a.read(r); err != nil {
 			return err
@@ -124,13 +125,7 @@ func (s *Store) findAll(ctx context.Context, keys []store.Key, all map[store.Key
 			all[key] = f
 		}
 		return nil
-	}
-	var err error
-	if s.c.writer.idle(func(r *raw) { err = look(r) }) && err == nil {
-		return nil
-	}
-	clear(all)
-	return s.read(ctx, look)
+	})
 }
 
 func (b *batch) Tx() *sql.Tx { return b.tx }

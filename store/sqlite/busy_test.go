@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"maps"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -241,5 +244,89 @@ func TestBeginWaitsWithinItsContext(t *testing.T) {
 			t.Error(e.err)
 		}
 		w.rowsAre(t, "one")
+	})
+}
+
+// Who waits behind a handler that is at work gives up when its own time is over,
+// in the order of those times, whoever came first; who has time left gets the turn.
+func TestWhoWaitsForTheWriterGivesUpAtItsOwnTime(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		busy := w.begin(t, "busy")
+		w.write(t, busy, "busy")
+		ended := make(chan string, 3)
+		waits := func(name string, limit time.Duration) chan error {
+			gate := gateOf(name)
+			gate.Limit = limit
+			txn, _, err := w.store.Begin(t.Context(), gate)
+			if err != nil || txn == nil {
+				t.Fatalf("begin %s: %v", name, err)
+			}
+			done := make(chan error, 1)
+			before := sqlite.Waiting(w.db)
+			go func() {
+				ctx := context.WithoutCancel(t.Context())
+				err := write(ctx, txn.Tx(), name)
+				ended <- name
+				if err == nil {
+					_, err = txn.Commit(ctx, completed(name))
+				}
+				done <- errors.Join(err, txn.Rollback(ctx))
+			}()
+			eventually(t, name+" waits", func() bool { return sqlite.Waiting(w.db) > before })
+			return done
+		}
+		patient := waits("patient", time.Minute)
+		late := waits("late", 3*time.Second)
+		early := waits("early", 2*time.Second)
+		for _, name := range []string{"early", "late"} {
+			if first := soon(t, name, ended); first != name {
+				t.Fatalf("%s gave up, want %s before it", first, name)
+			}
+		}
+		for name, done := range map[string]chan error{"early": early, "late": late} {
+			if err := soon(t, name, done); !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "more work waits for it than its time allows") {
+				t.Errorf("%s: %v, want that the writer is busy", name, err)
+			}
+		}
+		if _, err := busy.Commit(t.Context(), completed("busy")); err != nil {
+			t.Fatal(err)
+		}
+		if err := soon(t, "patient", patient); err != nil {
+			t.Fatal(err)
+		}
+		w.rowsAre(t, "busy", "patient")
+		w.state(t, store.Free, "early")
+	})
+}
+
+// Gates that come together are answered together, each for its own operation,
+// whatever size the crowd has.
+func TestACrowdOfGatesFindsWhatIsStored(t *testing.T) {
+	each(t, func(t *testing.T, drv driver.Driver) {
+		w := fresh(t, drv, patient())
+		for _, size := range []int{1, 2, 4, 5, 16, 17, 64, 65, 130} {
+			keys := make([]store.Key, size)
+			for i := range keys {
+				keys[i] = gateOf("crowd", strconv.Itoa(size), strconv.Itoa(i)).Key
+			}
+			for _, i := range []int{0, size - 1} {
+				if v, err := w.store.Look(t.Context(), keys[i]); err != nil || v.State != store.Free {
+					continue
+				}
+				txn := w.begin(t, "crowd", strconv.Itoa(size), strconv.Itoa(i))
+				if _, err := txn.Commit(t.Context(), completed("done")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			known, err := sqlite.Known(w.store, keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[store.Key]bool{keys[0]: true, keys[size-1]: true}
+			if !maps.Equal(known, want) {
+				t.Errorf("of %d operations %d are known, want the first and the last", size, len(known))
+			}
+		}
 	})
 }

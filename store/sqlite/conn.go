@@ -386,6 +386,7 @@ func (t *tx) Rollback() error {
 	switch {
 	case u == nil:
 		c.endReader()
+	case u.ordered():
 	case u.kind == unitHandler:
 		if u.disown(endedByHandler()) {
 			return endedByHandler()
@@ -407,6 +408,13 @@ func (u *unit) order() bool {
 	if !u.foreign {
 		u.ending = true
 	}
+	return u.ending
+}
+
+// ordered reports whether the engine has ordered the unit's end.
+func (u *unit) ordered() bool {
+	u.w.mu.Lock()
+	defer u.w.mu.Unlock()
 	return u.ending
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/unavez/unavez/store"
@@ -54,27 +55,63 @@ func (s *Store) known(ctx context.Context, key store.Key) (known bool, alone *fo
 	c.open = nil
 	c.mu.Unlock()
 	if a.done == nil {
-		err = s.read(ctx, func(r *raw) error {
+		err = s.glance(ctx, func(r *raw) error {
 			alone, err = find(r, key)
 			return err
 		})
 		return false, alone, err
 	}
 	defer close(a.done)
-	a.err = s.read(context.WithoutCancel(ctx), a.read)
+	a.err = s.glance(context.WithoutCancel(ctx), a.read)
 	return a.known[key], nil, a.err
 }
 
-// read asks for all keys.
+// glance calls look with the writer's connection where that is idle, and with a
+// reader where it is not, or where whatever goes wrong there.
+func (s *Store) glance(ctx context.Context, look func(r *raw) error) error {
+	done := false
+	s.c.writer.idle(func(r *raw) { done = look(r) == nil })
+	if done {
+		return nil
+	}
+	return s.read(ctx, look)
+}
+
+// askingSizes are for how many keys there is a statement. What is left of its
+// parameters is null, which equals nothing.
+func askingSizes() [3]int { return [...]int{4, 16, 64} }
+
+// askingText is the statement for n keys.
+func askingText(n int) string {
+	return "WITH asked(key) AS (VALUES (?)" + strings.Repeat(", (?)", n-1) + ") SELECT key FROM asked WHERE" +
+		" EXISTS (SELECT 1 FROM unavez_outcome o WHERE o.key = asked.key)" +
+		" OR EXISTS (SELECT 1 FROM unavez_tombstone t WHERE t.key = asked.key)" +
+		" OR EXISTS (SELECT 1 FROM unavez_attempt a WHERE a.key = asked.key)"
+}
+
+// read asks for all keys. Those of two statements may be read at two instants:
+// each operation is looked for in one.
 func (a *asking) read(r *raw) error {
 	a.known = map[store.Key]bool{}
-	const text = "SELECT unhex(value) FROM json_each(?1) WHERE" +
-		" EXISTS (SELECT 1 FROM unavez_outcome WHERE key = unhex(value))" +
-		" OR EXISTS (SELECT 1 FROM unavez_tombstone WHERE key = unhex(value))" +
-		" OR EXISTS (SELECT 1 FROM unavez_attempt WHERE key = unhex(value))"
-	list := keyList(len(a.keys), func(i int) store.Key { return a.keys[i] })
-	return r.query(text, []driver.Value{list}, func(v []driver.Value) error {
-		a.known[keyOf(v[0])] = true
-		return nil
-	})
+	sizes := askingSizes()
+	for keys := a.keys; len(keys) > 0; {
+		i := 0
+		for i < len(sizes)-1 && sizes[i] < len(keys) {
+			i++
+		}
+		args := make([]driver.Value, sizes[i])
+		n := min(len(keys), len(args))
+		for k := range n {
+			args[k] = keys[k][:]
+		}
+		err := r.query(askingText(sizes[i]), args, func(v []driver.Value) error {
+			a.known[keyOf(v[0])] = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		keys = keys[n:]
+	}
+	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"time"
+
+	"github.com/unavez/unavez/store"
 )
 
 // SetFault makes fn decide what goes wrong, or stops, at the writer's steps:
@@ -31,6 +33,13 @@ func Waiting(db *sql.DB) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.waiting)
+}
+
+// Known is of which operations anything is stored, as a crowd of gates asks.
+func Known(s *Store, keys []store.Key) (map[store.Key]bool, error) {
+	a := &asking{keys: keys}
+	err := s.glance(context.Background(), a.read)
+	return a.known, err
 }
 
 // Refused is what a text is refused with in a transaction.

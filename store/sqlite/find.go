@@ -136,9 +136,6 @@ func attemptOf(key store.Key, v []driver.Value, at int64) (*store.Attempt, error
 // find reads what is committed: what the last holder of the operation's lock
 // committed is visible to it.
 func (s *Store) find(ctx context.Context, key store.Key) (f *found, err error) {
-	if f := s.c.writer.glance(key); f != nil {
-		return f, nil
-	}
 	known, f, err := s.known(ctx, key)
 	switch {
 	case err != nil || f != nil:

@@ -52,13 +52,15 @@ func (s *Store) Begin(ctx context.Context, gate store.Gate) (store.Txn[*sql.Tx],
 // open hands the unit through database/sql and takes the lock over.
 func (s *Store) open(ctx context.Context, u *unit, l *lock, e ending) (store.Txn[*sql.Tx], error) {
 	u.locks = []*lock{l}
-	tx, err := s.db.BeginTx(&opening{Context: ctx, unit: u}, nil)
+	t := &txn{unit: u, ending: e, opening: opening{Context: ctx, unit: u}}
+	tx, err := s.db.BeginTx(&t.opening, nil)
 	if err != nil {
 		u.unexpect()
 		u.unlock()
 		return nil, err
 	}
-	return &txn{unit: u, tx: tx, ending: e}, nil
+	t.tx = tx
+	return t, nil
 }
 
 // txn is the engine's transaction.
@@ -67,6 +69,8 @@ type txn struct {
 	tx     *sql.Tx
 	ending ending
 	ended  bool
+
+	opening opening
 }
 
 var _ store.Txn[*sql.Tx] = (*txn)(nil)

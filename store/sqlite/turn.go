@@ -96,7 +96,7 @@ func (u *unit) first(ctx context.Context) error {
 		return u.err
 	}
 	if u.kind != unitInternal {
-		w.timer.Reset(u.until.Sub(now))
+		w.limit.at(u.until)
 	}
 	return nil
 }

@@ -171,9 +171,6 @@ func (u *unit) shut() {
 
 // end is what every end of a unit that ran has in common.
 func (u *unit) end() {
-	if u.kind != unitInternal {
-		u.w.timer.Stop()
-	}
 	u.shut()
 	if u.schema {
 		u.w.c.schema.Add(1)

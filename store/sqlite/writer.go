@@ -27,12 +27,13 @@ type writer struct {
 	waiting []*unit // for the turn, first come first served
 	opening int     // units whose handler has run no statement yet
 	last    int     // units of the last group that was committed
+	alarm   alarm   // of the first who waits for too long
 
 	use   baton
 	raw   *raw
 	group *group
-	timer *time.Timer // of the running unit's limit
-	alone int         // groups still to be kept to one unit
+	limit alarm // of the running unit
+	alone int   // groups still to be kept to one unit
 	stats stats
 }
 
@@ -51,8 +52,8 @@ type group struct {
 func (w *writer) init(c *connector) {
 	w.c = c
 	w.use = make(baton, 1)
-	w.timer = time.AfterFunc(time.Hour, w.overdue)
-	w.timer.Stop()
+	w.limit.rings = w.overdue
+	w.alarm.rings = w.tooLate
 }
 
 // check opens the connection once, to find out whether the file can be used.
@@ -97,23 +98,21 @@ func (w *writer) turn(ctx context.Context, u *unit) error {
 	wake := make(chan struct{})
 	u.wake = wake
 	w.waiting = append(w.waiting, u)
+	w.alarm.at(u.deadline)
 	w.mu.Unlock()
 
-	timer := time.NewTimer(time.Until(u.deadline))
-	defer timer.Stop()
-	var err error
 	select {
 	case <-wake:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.holder != u { // given up while it waited
-			return u.over()
+		switch {
+		case w.holder == u:
+			return nil
+		case u.state != unitEnded: // by tooLate
+			return unavailable("writer is busy: more work waits for it than its time allows", nil)
 		}
-		return nil
+		return u.over() // given up while it waited
 	case <-ctx.Done():
-		err = outOfTime(ctx)
-	case <-timer.C:
-		err = unavailable("writer is busy: more work waits for it than its time allows", nil)
 	}
 	w.mu.Lock()
 	w.dequeue(u)
@@ -122,7 +121,23 @@ func (w *writer) turn(ctx context.Context, u *unit) error {
 	if has { // the turn came at the same moment
 		w.pass(u)
 	}
-	return err
+	return outOfTime(ctx)
+}
+
+// tooLate ends the wait of those whose time is over.
+func (w *writer) tooLate() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alarm.rang()
+	now := time.Now()
+	w.waiting = slices.DeleteFunc(w.waiting, func(u *unit) bool {
+		if now.Before(u.deadline) {
+			w.alarm.at(u.deadline)
+			return false
+		}
+		close(u.wake)
+		return true
+	})
 }
 
 // outOfTime is for whoever waits for the writer no longer than its context.
@@ -328,17 +343,6 @@ func (w *writer) idle(look func(r *raw)) bool {
 	return true
 }
 
-// glance looks for an operation on the writer's connection. Whatever goes wrong,
-// the caller reads elsewhere.
-func (w *writer) glance(key store.Key) (f *found) {
-	w.idle(func(r *raw) {
-		if found, err := find(r, key); err == nil {
-			f = found
-		}
-	})
-	return f
-}
-
 // begin opens a group for u, which has the turn, unless one is open.
 func (w *writer) begin(ctx context.Context, u *unit) error {
 	w.use.lock()
@@ -417,17 +421,18 @@ func isBusy(err error) bool {
 	return code == codeBusy || code == codeLocked || code == codeProtocol
 }
 
-// overdue takes the turn from the running unit when it is over its limit. It
-// waits for a statement that runs.
+// overdue takes the turn from the running unit when it is over its limit, which
+// a write of the store has none of. It waits for a statement that runs.
 func (w *writer) overdue() {
 	w.use.lock()
+	w.limit.rang()
 	u := w.running()
-	if u == nil {
+	if u == nil || u.kind == unitInternal {
 		w.use.unlock()
 		return
 	}
-	if left := time.Until(u.until); left > 0 {
-		w.timer.Reset(left)
+	if time.Until(u.until) > 0 {
+		w.limit.at(u.until)
 		w.use.unlock()
 		return
 	}
@@ -457,7 +462,10 @@ func (w *writer) close() error {
 		defer w.pass(u)
 	}
 	defer w.use.unlock()
-	w.timer.Stop()
+	w.limit.stop()
+	w.mu.Lock()
+	w.alarm.stop()
+	w.mu.Unlock()
 	if w.group != nil {
 		w.lose(errors.New("database was closed"))
 	}
