@@ -100,8 +100,8 @@ type Lanes interface {
 	// renewed before it.
 	Keep(ctx context.Context, keeping Keeping) (Share, error)
 	// HandBack frees lanes of the worker with their cursors, as cleanly given
-	// back; those that are no longer its own are left alone. The holds it had are
-	// lost from then on. With gone the worker itself is forgotten at once.
+	// back; those that are no longer its own are left alone, and a worker without
+	// a name has none. The holds it had are lost from then on. With gone the worker itself is forgotten at once.
 	HandBack(ctx context.Context, worker string, marks []Mark, gone bool) error
 }
 

@@ -54,6 +54,7 @@ func Faults() []Fault {
 		{"the BEGIN on a database/sql handle of others waited for a host that was gone, for as long as TCP does", cuts, "internal/torture", "TestConnectionCutAtAnyMessageLeavesOneEffectAndOneAnswer"},
 		{"a PostgreSQL URL with a name for its connections was refused as unknown", chaos, "server/internal/config", "TestFaultsOfSingleFields"},
 		{"a path of a configuration that ends within its opening bracket broke the program off", mutation, "internal/exact", "TestPathsThatAreNoneAreRefused"},
+		{"a lane that nobody holds was handed back, with its cursor, by a worker without a name", mutation, "store/memory", "TestQueueKeepsEveryPromise"},
 	}
 }
 

@@ -142,7 +142,7 @@ func (s *Store) renew(k *store.Keeping) map[int]bool {
 
 // held is the lane if it is still the worker's under that epoch.
 func (s *Store) held(h store.Hold, worker string) *lane {
-	if h.Lane < 0 || h.Lane >= len(s.queue.lanes) {
+	if worker == "" || h.Lane < 0 || h.Lane >= len(s.queue.lanes) {
 		return nil
 	}
 	if l := &s.queue.lanes[h.Lane]; l.holder == worker && l.epoch == h.Epoch {

@@ -149,6 +149,11 @@ func handedBack[Tx any](b *bed[Tx]) {
 	b.keeps(b.worker(0), "a", first, early)
 	b.keeps(b.worker(0), "a", first, "") // leaves the cursor as it is
 	b.must("HandBack", b.worker(0).HandBack(b.ctx, "a", marksOf(first, ""), true))
+	nobodys := marksOf(first, late) // as they are now: of nobody, who hands nothing back
+	for i := range nobodys {
+		nobodys[i].Epoch++
+	}
+	b.must("HandBack", b.worker(0).HandBack(b.ctx, "", nobodys, false))
 	second := b.takes(b.worker(1), "b", true, early)
 	raised(b, first, second)
 	b.must("HandBack", b.worker(0).HandBack(b.ctx, "b", marksOf(second, late), true))

@@ -376,28 +376,6 @@ func TestLanesOfAFileAreDecidedOnce(t *testing.T) {
 	})
 }
 
-// A lane that no worker holds is not one of a worker without a name.
-func TestLaneOfNobodyIsHandedBackByNobody(t *testing.T) {
-	each(t, func(t *testing.T, drv driver.Driver) {
-		w := fresh(t, drv, patient())
-		if err := w.store.HandBack(t.Context(), "", []store.Mark{{Cursor: "7"}}, false); err != nil {
-			t.Fatal(err)
-		}
-		share, err := w.store.Keep(t.Context(), store.Keeping{Worker: "a", Lease: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, h := range share.Held {
-			if h.Epoch != 1 || h.Cursor != "" {
-				t.Errorf("lane %d: epoch %d, cursor %q; want the first epoch, and none", h.Lane, h.Epoch, h.Cursor)
-			}
-		}
-		if len(share.Held) == 0 {
-			t.Error("a lone worker holds no lane")
-		}
-	})
-}
-
 // A file of the first version keeps what it has, and gets a queue.
 func TestFileOfTheFirstVersionGetsAQueue(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {

@@ -568,7 +568,7 @@ LANGUAGE plpgsql VOLATILE SECURITY INVOKER SET search_path = pg_catalog, pg_temp
 BEGIN
     WITH mine AS (
         SELECT l.number, m.cursor FROM unavez.lane l JOIN unnest(numbers, epochs, cursors) AS m(number, epoch, cursor) ON m.number = l.number
-            WHERE l.holder = worker_name AND l.epoch = m.epoch ORDER BY l.number FOR UPDATE OF l)
+            WHERE l.holder = worker_name AND worker_name <> '' AND l.epoch = m.epoch ORDER BY l.number FOR UPDATE OF l)
         UPDATE unavez.lane l SET epoch = l.epoch + 1, holder = '', expires = '-infinity', clean = true, cursor = coalesce(nullif(mine.cursor, ''), l.cursor)
             FROM mine WHERE l.number = mine.number;
     IF gone THEN
