@@ -394,6 +394,7 @@ func behindHeld[Tx any](b *bed[Tx]) {
 	opts.Window = 40 // of one key 8 are held
 	chain := b.chain("chain.v1")
 	fatal := chain
+	fatal.Limit = time.Second
 	link := chain.Handle
 	inside := make(chan struct{})
 	fatal.Handle = func(ctx context.Context, tx Tx, e *Event) error {
