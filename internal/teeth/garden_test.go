@@ -34,6 +34,7 @@ func plots() []plot {
 	return []plot{
 		{name: "identity", pkg: "store", files: []string{"identity.go", "outcome.go"}, run: all, limit: 5 * time.Second},
 		{name: "exact", pkg: "internal/exact", files: []string{"canonical.go", "exact.go", "path.go"}, run: all, limit: 5 * time.Second},
+		{name: "engine", pkg: ".", files: []string{"engine.go", "operation.go", "refusals.go", "expect.go"}, run: all, limit: 20 * time.Second},
 		{name: "fingerprint", pkg: "httpkey", files: []string{"fingerprint.go", "key.go"}, run: []string{"Fingerprint|Key", "."}},
 		{name: "signatures", pkg: "source", files: []string{"standard.go", "hmac.go", "header.go", "jwt.go", "secret.go"}, run: all, limit: 5 * time.Second},
 		{name: "retry", pkg: "inbox", files: []string{"retry.go"}, run: []string{"Retry|Delay|Fails|PromisesHoldOnMemory|GivenUp|Limits", "."}},
