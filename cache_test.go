@@ -81,6 +81,9 @@ func TestRefusalsOfAnotherHolderAreBelievedAnewAndOnlySoOften(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRefusals()
+		if !r.believe(keyOf(2), "", time.Minute) {
+			t.Error("the first refusal of a holder without a name is not believed")
+		}
 		believed := func(token string, want bool) {
 			t.Helper()
 			if r.believe(keyOf(1), token, time.Minute) != want {
@@ -99,8 +102,10 @@ func TestRefusalsOfAnotherHolderAreBelievedAnewAndOnlySoOften(t *testing.T) {
 		}
 		r.confirmed(keyOf(1)) // the database says that it is in flight
 		believed("f", true)
+		time.Sleep(time.Minute)
+		believed("f", false)
 		r.granted(keyOf(1))
-		believed("g", true)
+		believed("f", true)
 	})
 }
 

@@ -230,16 +230,6 @@ func (c *call) sameShort(short []byte) bool {
 	return false
 }
 
-// found is judge for an outcome that was just read and is not shared yet: it
-// is marked as replayed.
-func (c *call) found(v store.Verdict) (*Outcome, error) {
-	out, err := c.judge(v)
-	if out != nil {
-		out.Replayed = true
-	}
-	return out, err
-}
-
 // judge turns what a gate found into the duplicate's answer: the frozen
 // outcome or an error. Free is not judged here. It leaves the outcome as it is.
 func (c *call) judge(v store.Verdict) (*Outcome, error) {
@@ -327,7 +317,7 @@ func (e *Engine[Tx]) Look(ctx context.Context, op Operation) (Outcome, error) {
 	if verdict.State == store.Free {
 		return Outcome{}, c.fail(CodeNotFound, 0, nil)
 	}
-	found, err := c.found(verdict)
+	found, err := c.judge(verdict)
 	if err != nil {
 		return Outcome{}, err
 	}

@@ -43,10 +43,10 @@ func (e *Engine[Tx]) expected(ctx context.Context, c *call) (*Outcome, error) {
 		return nil, nil // the gate has the last word
 	}
 	e.replays.saw(true)
-	return c.found(verdict)
+	return c.judge(verdict)
 }
 
 // counts notes what a gate has found.
 func (e *Engine[Tx]) counts(verdict store.Verdict) {
-	e.replays.saw(verdict.State.Final() || verdict.State == store.Expired)
+	e.replays.saw(verdict.Outcome != nil)
 }

@@ -164,3 +164,49 @@ func TestABurstOfRepeatsOfWhatIsDoneGetsTheAnswerByOneRead(t *testing.T) {
 		})
 	}
 }
+
+// Replays that a read has answered count as much as those of gates: a few new
+// operations between them do not end the reading.
+func TestReadsKeepUpWhatTheyWereBegunFor(t *testing.T) {
+	t.Parallel()
+	s := &asked{faulty: newStore()}
+	engine := newEngine(t, s, &unavez.Options{CacheSize: -1})
+	do := func(name string) {
+		t.Helper()
+		if _, err := engine.Do(t.Context(), operation(name), writes(name, &counter{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 50 {
+		do("again")
+	}
+	for n := range 3 {
+		do(fmt.Sprint(n))
+	}
+	s.begins, s.looks = 0, 0
+	do("again")
+	if s.begins != 0 || s.looks != 1 {
+		t.Errorf("a replay took %d gates and %d reads, want one read", s.begins, s.looks)
+	}
+}
+
+// What is forgotten but for its identity has no outcome: a read ahead of its gate
+// would be one in vain.
+func TestRepeatsOfWhatIsForgottenAreNotReadAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &asked{faulty: newStore()}
+		engine := newEngine(t, s, nil)
+		if _, err := engine.Do(t.Context(), operation("4711"), writes("order", &counter{})); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(unavez.DefaultRetention + time.Second)
+		for range 50 {
+			_, err := engine.Do(t.Context(), operation("4711"), writes("order", &counter{}))
+			wantCode(t, err, unavez.CodeExpired)
+		}
+		if s.looks != 0 {
+			t.Errorf("%d reads in vain", s.looks)
+		}
+	})
+}

@@ -66,7 +66,7 @@ func (e *Engine[Tx]) leased(ctx context.Context, c *call, f *flight, run func(co
 		if verdict.State == store.Processing {
 			e.refused.confirmed(c.gate.Key)
 		}
-		return c.found(verdict)
+		return c.judge(verdict)
 	}
 	e.flights.begins(f)
 	a.fast = fast
@@ -408,7 +408,7 @@ func (e *Engine[Tx]) acquire(ctx context.Context, c *call) (*fastLease, *Outcome
 		defer cancel()
 		verdict, err := e.ledger.Look(limited, c.gate.Key)
 		if err == nil && verdict.Outcome != nil {
-			found, err := c.found(verdict)
+			found, err := c.judge(verdict)
 			return none, found, err
 		}
 	case !c.samePayload(Fingerprint{Version: other.Version, Sum: other.Fingerprint}):

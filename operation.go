@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/unavez/unavez/store"
@@ -169,50 +170,37 @@ func (v Verdict) String() string {
 
 // validate reports every fault of the operation at once, with defaults applied.
 func (op *Operation) validate(singleTenant bool) error {
-	if op.sound(singleTenant) && op.Identity().Validate() == nil {
-		return nil
-	}
 	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if op.Tenant == "" && !singleTenant {
-		fault("tenant: empty (set Operation.Tenant, or declare Options.SingleTenant)")
+		faults = append(faults, errors.New("tenant: empty (set Operation.Tenant, or declare Options.SingleTenant)"))
 	}
 	if err := op.Identity().Validate(); err != nil {
 		faults = append(faults, err)
 	}
 	if op.Payload != nil && op.Fingerprint.Sum != nil {
-		fault("payload: set either Payload or Fingerprint, not both")
+		faults = append(faults, errors.New("payload: set either Payload or Fingerprint, not both"))
 	}
 	if op.ClaimByLease && op.Unknown != Unknown(Retry) {
-		fault("claim by lease: only for what is declared repeatable (set Operation.Unknown to Retry)")
+		faults = append(faults, errors.New("claim by lease: only for what is declared repeatable (set Operation.Unknown to Retry)"))
 	}
-	if len(op.Origin) > store.MaxPartSize {
-		fault("origin: %d bytes, at most %d", len(op.Origin), store.MaxPartSize)
+	if n := len(op.Origin); n > store.MaxPartSize {
+		faults = append(faults, fmt.Errorf("origin: %d bytes, at most %d", n, store.MaxPartSize))
 	}
-	if len(op.Fingerprint.Sum) > 64 || op.Fingerprint.Version < 0 || op.Fingerprint.Version > 1<<15-1 {
-		fault("fingerprint: at most 64 bytes, version 0 to 32767")
+	if len(op.Fingerprint.Sum) > 64 || op.Fingerprint.Version < 0 || op.Fingerprint.Version > math.MaxInt16 {
+		faults = append(faults, errors.New("fingerprint: at most 64 bytes, version 0 to 32767"))
 	}
-	within := func(name string, d, low, high time.Duration) {
-		if d < low || d > high {
-			fault("%s: %v, want %v to %v", name, d, low, high)
-		}
-	}
-	within("retention", op.Retention, MinRetention, MaxRetention)
-	within("tombstone", op.Tombstone, 0, MaxRetention)
-	within("limit", op.Limit, time.Millisecond, MaxLimit)
-	within("lease", op.Lease, 10*time.Millisecond, MaxLease)
-	within("wait", op.Wait, 0, MaxWait)
+	faults = within(faults, "retention", op.Retention, MinRetention, MaxRetention)
+	faults = within(faults, "tombstone", op.Tombstone, 0, MaxRetention)
+	faults = within(faults, "limit", op.Limit, time.Millisecond, MaxLimit)
+	faults = within(faults, "lease", op.Lease, 10*time.Millisecond, MaxLease)
+	faults = within(faults, "wait", op.Wait, 0, MaxWait)
 	return errors.Join(faults...)
 }
 
-// sound is validate without the words, for the calls that have no fault.
-func (op *Operation) sound(singleTenant bool) bool {
-	within := func(d, low, high time.Duration) bool { return low <= d && d <= high }
-	return (op.Tenant != "" || singleTenant) &&
-		(op.Payload == nil || op.Fingerprint.Sum == nil) &&
-		(!op.ClaimByLease || op.Unknown == Unknown(Retry)) &&
-		len(op.Origin) <= store.MaxPartSize &&
-		len(op.Fingerprint.Sum) <= 64 && 0 <= op.Fingerprint.Version && op.Fingerprint.Version <= 1<<15-1 &&
-		within(op.Retention, MinRetention, MaxRetention) && within(op.Tombstone, 0, MaxRetention) &&
-		within(op.Limit, time.Millisecond, MaxLimit) && within(op.Lease, 10*time.Millisecond, MaxLease) && within(op.Wait, 0, MaxWait)
+// within adds the fault of a duration that is out of its bounds.
+func within(faults []error, name string, d, low, high time.Duration) []error {
+	if low <= d && d <= high {
+		return faults
+	}
+	return append(faults, fmt.Errorf("%s: %v, want %v to %v", name, d, low, high))
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/unavez/unavez/store/memory"
 )
 
 type named struct{}
@@ -70,4 +72,30 @@ func TestPartOfARecordingEndsWithIt(t *testing.T) {
 			t.Errorf("closed, and part says %v, recording %v", part.Err(), record.Err())
 		}
 	})
+}
+
+// A closed engine leaves no timer behind.
+func TestClosingEndsWhatRecordingsShare(t *testing.T) {
+	t.Parallel()
+	engine, err := New(memory.New(nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := engine.recordings.begin(t.Context())
+	if err := engine.Close(t.Context()); err != nil || record.Err() == nil {
+		t.Errorf("closed with %v, and the recording says %v", err, record.Err())
+	}
+}
+
+// Reading ahead of the gate pays where more than half of the last gates have
+// found something: at the half it does not.
+func TestHalfIsNotExpected(t *testing.T) {
+	t.Parallel()
+	for share, want := range map[int64]bool{511: false, 512: false, 513: true} {
+		var e expectation
+		e.share.Store(share)
+		if e.likely() != want {
+			t.Errorf("of 1024 %d were found: read ahead %v, want %v", share, e.likely(), want)
+		}
+	}
 }

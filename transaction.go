@@ -165,7 +165,7 @@ func (e *Engine[Tx]) transactOnce(ctx context.Context, c *call, f *flight, gate 
 	}
 	if txn == nil {
 		e.counts(verdict)
-		return c.found(verdict)
+		return c.judge(verdict)
 	}
 	e.flights.begins(f)
 	committed := false
@@ -240,7 +240,7 @@ func (e *Engine[Tx]) turnedAway(ctx context.Context, c *call, txn store.Txn[Tx])
 		return nil, c.fail(CodeUnavailable, time.Second, errAgain)
 	}
 	e.counts(verdict)
-	return c.found(verdict)
+	return c.judge(verdict)
 }
 
 // takenBack reports whether a handler's error is the store's own word that the
@@ -286,7 +286,7 @@ func (e *Engine[Tx]) commit(ctx context.Context, c *call, txn store.Txn[Tx], end
 		if verdict.State == store.Free {
 			return nil, c.fail(CodeUnavailable, time.Second, err)
 		}
-		return c.found(verdict)
+		return c.judge(verdict)
 	case errors.Is(err, store.ErrCommitUnknown):
 		verdict, settleErr := e.settle(record, c)
 		switch {
@@ -299,7 +299,7 @@ func (e *Engine[Tx]) commit(ctx context.Context, c *call, txn store.Txn[Tx], end
 			found.Replayed = false
 			return found, nil // this call's own, also where a duplicate's answer would be an error
 		}
-		return c.found(verdict)
+		return c.judge(verdict)
 	}
 	return nil, c.storeError(err)
 }
@@ -379,7 +379,7 @@ func (e *Engine[Tx]) joined(ctx context.Context, c *call, tx Tx, fn func(context
 		return nil, c.storeError(err)
 	}
 	if part == nil {
-		return c.found(verdict)
+		return c.judge(verdict)
 	}
 	finished := false
 	defer func() {

@@ -113,7 +113,7 @@ func (e *Engine[Tx]) overtaken(ctx context.Context, c *call, a *Attempt, cause e
 		verdict, err := e.ledger.Look(record, c.gate.Key)
 		if err == nil && verdict.Outcome != nil {
 			e.sees(c, SawLeaseLost, a.Fence(), false, cause)
-			return c.found(verdict)
+			return c.judge(verdict)
 		}
 	}
 	return nil, c.fail(CodeLeaseLost, time.Second, cause)

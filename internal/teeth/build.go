@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 )
@@ -49,7 +50,7 @@ func Apply(root string, changes []Change) (map[string]string, error) {
 // with slashes; root is an absolute path.
 func Build(ctx context.Context, root, pkg, dir string, files map[string]string) (program string, err error) {
 	program = filepath.Join(dir, strings.ReplaceAll(pkg, "/", "-")+".test")
-	args := []string{"test", "-c", "-vet=off", "-gcflags=" + module + "/" + pkg + "=-e", "-o", program}
+	args := []string{"test", "-c", "-vet=off", "-gcflags=" + path.Join(module, pkg) + "=-e", "-o", program}
 	if len(files) > 0 {
 		overlay := map[string]string{}
 		for file, text := range files {

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -105,7 +106,7 @@ func Statements(root, pkg string, files ...string) (*Garden, error) {
 func plant(root, pkg string, files []string, kind func(*planter, ast.Node, []ast.Node)) (*Garden, error) {
 	g := &Garden{root: root, pkg: pkg, dropped: map[int]bool{}}
 	for _, name := range files {
-		file := pkg + "/" + name
+		file := path.Join(pkg, name)
 		source, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
 		if err != nil {
 			return nil, fmt.Errorf("teeth: %w", err)

@@ -72,6 +72,9 @@ func frozen[Tx any](b *bed[Tx]) {
 			if err := sameOutcome(made, o); err != nil {
 				b.Errorf("%s: read %d: %v", name, i, err)
 			}
+			if !o.Replayed {
+				b.Errorf("%s: read %d does not say that it is a replay", name, i)
+			}
 			b.around(name+": left", o.Left, gate.Retention)
 		}
 	}
