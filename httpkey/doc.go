@@ -122,21 +122,22 @@
 // raw: the bytes of the body.
 //
 // json: with FingerprintOptions.JSON, for application/json and +json without
-// Content-Encoding: the canonical text, without white space, members sorted by
-// the bytes of their names. Strings are UTF-8 in quotation marks with only
-// quotation mark and backslash (by a backslash) and bytes below 0x20 (as \u00xx,
-// lower case) escaped. A number is "0", or an optional minus, its digits without
+// Content-Encoding (identity is none): the canonical text, without white space,
+// members sorted by the bytes of their names. Strings are UTF-8 in quotation
+// marks with only quotation mark and backslash (by a backslash) and bytes below
+// 0x20 (as \u00xx, lower case) escaped. A number is "0", or an optional minus, its digits without
 // leading and trailing zeros, "e" and the decimal exponent: 1.0, 1e0 and 1 are
 // 1e0; 1500 is 15e2; 2^53 and 2^53+1 differ. Values that the paths leave out are
 // not there. A text that is not JSON, has two members of one name, lone
 // surrogates or bad UTF-8, is nested over 100 deep or has an exponent of more
 // than 15 digits is raw; so a fingerprint of kind json never equals one of bytes.
 //
-// form: for multipart/form-data that can be read, at most 1,000 parts, without
-// Content-Encoding: the list of, for each part in order, the list of its header
-// lines and its content. The header list is name in lower case and value, sorted
-// by name; Content-Disposition and Content-Type as for the content type above.
-// A browser's changing boundary thus does not count.
+// form: for multipart/form-data that can be read, at most 1,000 parts, nothing
+// before, between or behind them, without Content-Encoding: the list of, for each
+// part in order, the list of its header lines and its content. The header list is
+// name in lower case and value, sorted by name; Content-Disposition and
+// Content-Type as for the content type above. A browser's changing boundary thus
+// does not count.
 //
 // The version is stored with the record; a record is compared by its own
 // version's algorithm. testdata/fingerprint.json has vectors.

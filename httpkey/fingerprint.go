@@ -98,7 +98,7 @@ func target(r *http.Request) (path, query string) {
 		return path, query
 	}
 	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
-		return u.EscapedPath(), u.RawQuery
+		return cmp.Or(u.RawPath, u.EscapedPath()), u.RawQuery // RawPath is there where escaping anew would differ
 	}
 	return r.URL.EscapedPath(), r.URL.RawQuery
 }
@@ -117,9 +117,6 @@ func appendPath(out []byte, escaped string) []byte {
 // appendQuery appends names and values, decoded, sorted by name; the values of
 // one name stay in their order. A query that cannot be decoded is one part.
 func appendQuery(out []byte, raw string) []byte {
-	if raw == "" {
-		return out
-	}
 	type pair struct{ name, value string }
 	var pairs []pair
 	for field := range strings.SplitSeq(raw, "&") {
@@ -155,14 +152,13 @@ func (f *fingerprinter) content(header http.Header, body []byte) (kind string, c
 	if err != nil {
 		return "raw", body, media{params: map[string]string{"": strings.Join(header["Content-Type"], ", ")}}
 	}
-	coded := header["Content-Encoding"]
-	if len(coded) == 0 || coded[0] == "" || strings.EqualFold(coded[0], "identity") {
+	if coding := strings.Join(header["Content-Encoding"], ", "); coding == "" || strings.EqualFold(coding, "identity") {
 		switch {
 		case f.json && isJSON(name):
 			if text, ok := exact.Canonical(body, f.sel); ok {
 				return "json", text, media{name, params}
 			}
-		case name == "multipart/form-data" && params["boundary"] != "":
+		case name == "multipart/form-data":
 			if form, ok := formForm(body, params["boundary"]); ok {
 				delete(params, "boundary")
 				return "form", form, media{name, params}
@@ -191,9 +187,6 @@ func isJSON(media string) bool {
 // charset's case does not count.
 func appendMedia(out []byte, m media) []byte {
 	out = appendPart(out, m.name)
-	if len(m.params) == 0 {
-		return out
-	}
 	names := make([]string, 0, len(m.params))
 	for p := range m.params {
 		names = append(names, p)
@@ -213,18 +206,18 @@ func appendMedia(out []byte, m media) []byte {
 // lines (sorted by lower-case name; Content-Type and Content-Disposition as
 // appendMedia where they can be read) and its bytes.
 func formForm(body []byte, boundary string) (out []byte, ok bool) {
-	// What stands before the first part or behind the last one is in no part:
-	// such a body is compared by its bytes.
-	rest, found := bytes.CutPrefix(body, []byte("--"+boundary))
-	end := bytes.TrimSuffix(rest, []byte("\r\n"))
-	if !found || !bytes.HasSuffix(end, []byte("--"+boundary+"--")) || bytes.Count(rest, []byte("\n--"+boundary+"--")) != 1 {
+	// What stands before the first part or behind the last one is in no part: such
+	// a body is compared by its bytes. So the last line ends the form, and of the
+	// others that begin like it each begins a part, the first one with the body.
+	line := "\n--" + boundary
+	if !bytes.HasSuffix(bytes.TrimSuffix(body, []byte("\r\n")), []byte(line+"--")) {
 		return nil, false
 	}
 	parts := multipart.NewReader(bytes.NewReader(body), boundary)
 	for n := 0; ; n++ {
 		part, err := parts.NextRawPart()
 		if errors.Is(err, io.EOF) {
-			return out, true
+			return out, bytes.Count(body, []byte(line)) == n
 		}
 		if err != nil || n == maxFormParts {
 			return nil, false

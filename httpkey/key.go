@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/dunglas/httpsfv"
@@ -54,30 +55,13 @@ func ParseKey(lines []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: not a structured-field string", ErrMalformedKey)
 	}
-	key, ok := item.Value.(string)
-	if !ok {
-		return "", fmt.Errorf("%w: not a structured-field string", ErrMalformedKey)
-	}
 	// A parameter such as "k";a=1 has no meaning here, and a client that sends
 	// one believes that it has.
-	if strings.Contains(line[closingQuote(line):], ";") {
+	if len(item.Params.Names()) > 0 {
 		return "", fmt.Errorf("%w: parameters are not accepted", ErrMalformedKey)
 	}
+	key, _ := item.Value.(string) // what begins with a quotation mark is a string
 	return key, checkKey(key)
-}
-
-// closingQuote is the place behind the string that begins line; the line has
-// been parsed, so there is one.
-func closingQuote(line string) int {
-	for i := 1; i < len(line); i++ {
-		switch line[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
-		}
-	}
-	return len(line)
 }
 
 func checkKey(key string) error {
@@ -103,11 +87,7 @@ func FormatKey(key string) (string, error) {
 	if err := checkKey(key); err != nil {
 		return "", err
 	}
-	value, err := httpsfv.Marshal(httpsfv.NewItem(key))
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrMalformedKey, err)
-	}
-	return value, nil
+	return strconv.Quote(key), nil // of printable ASCII, which escapes what RFC 9651 does
 }
 
 // NewKey makes a random key of 128 bits, 26 characters of base 32.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/dunglas/httpsfv"
 )
 
 func TestQuotedAndRawNameTheSameKey(t *testing.T) {
@@ -17,6 +19,11 @@ func TestQuotedAndRawNameTheSameKey(t *testing.T) {
 		{`"a\"b\\c,d"`, `a"b\c,d`},
 		{`"a;b"`, "a;b"},
 		{"a;b", "a;b"},
+		{`"\"a;b"`, `"a;b`},
+		{`"\\"`, `\`},
+		{`"~"`, "~"},
+		{"~", "~"},
+		{"!", "!"},
 		{"../../x", "../../x"},
 		{"'; drop table", "'; drop table"},
 		{"a b", "a b"},
@@ -74,6 +81,31 @@ func TestAMalformedKeyIsNeverTreatedAsAbsent(t *testing.T) {
 	}
 }
 
+// What is said of a malformed key is what its client has to change.
+func TestAMalformedKeyIsToldItsFault(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ line, fault string }{
+		{"", "empty"},
+		{`""`, "empty"},
+		{`" "`, "only spaces"},
+		{`"k`, "not a structured-field string"},
+		{`"k";a=1`, "parameters are not accepted"},
+		{`"";a`, "parameters are not accepted"},
+		{`"k" x`, "not a structured-field string"},
+		{`k"`, "no quotation mark"},
+		{"a\x7fb", "byte 2 is not printable"},
+		{"\x1f", "byte 1 is not printable"},
+		{strings.Repeat("k", 256), "256 bytes, at most 255"},
+	} {
+		if _, err := ParseKey([]string{tc.line}); err == nil || !strings.Contains(err.Error(), tc.fault) {
+			t.Errorf("ParseKey(%q): %v, want %q", tc.line, err, tc.fault)
+		}
+	}
+	if _, err := ParseKey([]string{"k", "l"}); err == nil || !strings.Contains(err.Error(), "2 header lines") {
+		t.Errorf("two lines: %v", err)
+	}
+}
+
 func TestAMadeKeyIsValid(t *testing.T) {
 	t.Parallel()
 	key := NewKey()
@@ -87,8 +119,25 @@ func TestAMadeKeyIsValid(t *testing.T) {
 	if other := NewKey(); other == key {
 		t.Errorf("two keys are equal: %q", key)
 	}
-	if _, err := FormatKey("a\nb"); !errors.Is(err, ErrMalformedKey) {
-		t.Errorf("FormatKey of a line break: %v, want ErrMalformedKey", err)
+	for _, key := range []string{"", "  ", "a\nb", "a\x7f", "é", strings.Repeat("k", 256)} {
+		if line, err := FormatKey(key); line != "" || !errors.Is(err, ErrMalformedKey) {
+			t.Errorf("FormatKey(%q) = %q, %v, want ErrMalformedKey", key, line, err)
+		}
+	}
+}
+
+// Every byte that a key may have is quoted as RFC 9651 has it.
+func TestAKeyIsQuotedAsAStructuredField(t *testing.T) {
+	t.Parallel()
+	for b := byte(0x20); b <= 0x7e; b++ {
+		key := "k" + string(b)
+		want, err := httpsfv.Marshal(httpsfv.NewItem(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := FormatKey(key); err != nil || got != want {
+			t.Errorf("FormatKey(%q) = %s, %v, want %s", key, got, err, want)
+		}
 	}
 }
 

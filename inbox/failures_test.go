@@ -435,3 +435,39 @@ func TestAHandlerThatEndsItsGoroutineIsTriedAgainAfterItsPause(t *testing.T) {
 		})
 	}
 }
+
+func TestAnEntryIsGivenUpAtItsLimitAndNotBeforeIt(t *testing.T) {
+	t.Parallel()
+	r := Retry{Attempts: 3, Age: time.Hour}
+	for _, tc := range []struct {
+		runs int64
+		age  time.Duration
+		over bool
+	}{
+		{0, 0, false},
+		{2, time.Hour - 1, false},
+		{3, 0, true},
+		{4, 0, true},
+		{0, time.Hour, true},
+		{0, time.Hour + 1, true},
+	} {
+		if got := r.over(tc.runs, tc.age); got != tc.over {
+			t.Errorf("after %d runs and %v: over %v, want %v", tc.runs, tc.age, got, tc.over)
+		}
+	}
+}
+
+// Before the database has said what time it is, nothing is old.
+func TestNothingIsOldForAClockThatHasHeardNothing(t *testing.T) {
+	t.Parallel()
+	for _, at := range []time.Time{{}, time.Unix(0, 0), time.Now()} {
+		var c clock
+		if age := c.since(at); age != 0 {
+			t.Errorf("%v is %v old", at, age)
+		}
+		c.hear(at.Add(time.Hour))
+		if age := c.since(at); age < time.Hour {
+			t.Errorf("%v is %v old, an hour later", at, age)
+		}
+	}
+}

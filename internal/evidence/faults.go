@@ -55,6 +55,9 @@ func Faults() []Fault {
 		{"a PostgreSQL URL with a name for its connections was refused as unknown", chaos, "server/internal/config", "TestFaultsOfSingleFields"},
 		{"a path of a configuration that ends within its opening bracket broke the program off", mutation, "internal/exact", "TestPathsThatAreNoneAreRefused"},
 		{"a lane that nobody holds was handed back, with its cursor, by a worker without a name", mutation, "store/memory", "TestQueueKeepsEveryPromise"},
+		{"an escaped slash counted as a slash where a client sent its target as a whole URL with a byte that has to be escaped", mutation, "httpkey", "TestWhatMakesTwoRequestsDifferent"},
+		{"two forms had one fingerprint that differed before their first part or in a last part without content, behind lines that begin like the boundary", mutation, "httpkey", "TestWhatMakesTwoRequestsDifferent"},
+		{"of several lines of Content-Encoding the first alone said whether a body is compared by value", mutation, "httpkey", "TestFingerprintsFollowFromTheProtocol"},
 	}
 }
 
@@ -75,5 +78,9 @@ func Missing() []Fault {
 		{"each fault of an identity by itself, and what is exactly as long as it may be", mutation, "store", "TestEveryFaultOfAnIdentityIsReported"},
 		{"a key in text that is one digit too long", mutation, "store", "TestKeyComesBackFromItsText"},
 		{"each state by its own word", mutation, "store", "TestStatesHaveOneWordEach"},
+		{"each part of a fingerprint by the bytes that docs/protocol.md has: long bodies, forms, codings, types", mutation, "httpkey", "TestFingerprintsFollowFromTheProtocol"},
+		{"a target as the client sent it, behind a router that changes it", mutation, "httpkey", "TestTheFingerprintIsOfTheTargetThatWasSent"},
+		{"what is told of a malformed key", mutation, "httpkey", "TestAMalformedKeyIsToldItsFault"},
+		{"an entry that is exactly as old as it may become", mutation, "inbox", "TestAnEntryIsGivenUpAtItsLimitAndNotBeforeIt"},
 	}
 }

@@ -60,12 +60,20 @@ func equivalent() map[string]string {
 		erases   = "what is erased was left out before, by the read that gives the list; the term keeps the count beside another erasure"
 		part     = "the bounds of a part spare reading more; what is taken, and counted, is decided by the other terms"
 		behind   = "of what the cursors have passed, whatever is not done waits behind a blocked row: the terms spare looking further"
+		hashed   = "both ways hash the same bytes: one copies them first, the other hashes them in pieces"
 		idle     = "a purge that finds nothing writes nothing: the term spares it the unit in which it looks"
 	)
 	return map[string]string{
 		"engine.go: 0 → 1 #2": "a cache of one byte holds nothing",
 		"expect.go: 0 → 1":    "an eighth of what is left above nothing is none, a little sooner or later",
 		"expect.go: err != nil || verdict.Outcome == nil → verdict.Outcome == nil": "with an error there is no outcome",
+
+		"httpkey/fingerprint.go: len(content) <= maxSmall → len(content) < maxSmall": hashed,
+		"httpkey/fingerprint.go: len(content) <= maxSmall → len(content) > maxSmall": hashed,
+		"httpkey/fingerprint.go: return append(out, sum[:]...) → nothing":            hashed,
+		"httpkey/fingerprint.go: return lines[0], nil, nil → nothing":                slow,
+
+		"inbox/retry.go: d < r.Longest → d <= r.Longest": "what is as long as Longest is cut to it, doubled once more or not",
 
 		"internal/exact/canonical.go: !ok || r == utf8.RuneError → r == utf8.RuneError":                  "what is no number is 0, which is no low half",
 		"internal/exact/canonical.go: '0' <= b && b <= '9' → b <= '9'":                                   fails,
