@@ -235,7 +235,7 @@ func partHeader(header textproto.MIMEHeader) (out []byte) {
 	for name := range header {
 		names = append(names, name)
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
 	for _, name := range names {
 		for _, value := range header[name] {
 			form := []byte(value)

@@ -242,10 +242,10 @@ func TestFingerprintsFollowFromTheProtocol(t *testing.T) {
 		{
 			"a form", "/",
 			http.Header{"Content-Type": {ofForm + "; charset=UTF-8"}},
-			lines("--B\nX-J: 1\nx-c: 2\nX-H: 3\nX-C: 4\nContent-Type: Text/HTML; Charset=UTF-8\nX-A: A/B\nX-G: 5\nX-B: 6\nX-F: 7\nX-D: 8\ncontent-disposition: Form-Data; name=\"n\"\n\none\n--B\n\n\n--B--\n"),
+			lines("--B\nX-J: 1\nx-c: 2\nX-H: 3\nX-C: 4\nContent-Type: Text/HTML; Charset=UTF-8\nX-A: A/B\nX-G: 5\nX-B: 6\nX-F: 7\nX-D: 8\nX-_: 0\ncontent-disposition: Form-Data; name=\"n\"\n\none\n--B\n\n\n--B--\n"),
 			sumOf("POST", list("", ""), "", list("multipart/form-data", "charset", "utf-8"), "form", list(
 				list("content-disposition", list("form-data", "name", "n"), "content-type", list("text/html", "charset", "utf-8"),
-					"x-a", "A/B", "x-b", "6", "x-c", "2", "x-c", "4", "x-d", "8", "x-f", "7", "x-g", "5", "x-h", "3", "x-j", "1"), "one",
+					"x-_", "0", "x-a", "A/B", "x-b", "6", "x-c", "2", "x-c", "4", "x-d", "8", "x-f", "7", "x-g", "5", "x-h", "3", "x-j", "1"), "one",
 				"", "",
 			)),
 		},
