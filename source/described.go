@@ -299,17 +299,17 @@ func (t Token) verify(_ context.Context, config *Config, r *Request) (Proof, err
 			return Proof{}, refuse(MalformedHeader, field)
 		}
 	}
-	name, err := matchText(secrets, r.At, got)
+	name, err := matchText(secrets, field, r.At, got)
 	if err != nil {
-		return Proof{}, named(err, field)
+		return Proof{}, err
 	}
 	return Proof{Method: method, Secret: name}, nil
 }
 
 // matchText compares by digests, so that the time tells nothing of the length.
-func matchText(secrets []Secret, at time.Time, got string) (string, error) {
+func matchText(secrets []Secret, field string, at time.Time, got string) (string, error) {
 	sum := sha256.Sum256([]byte(got))
-	return match(secrets, at, func(s Secret) bool {
+	return match(secrets, field, at, func(s Secret) bool {
 		want := sha256.Sum256([]byte(s.Reveal()))
 		return subtle.ConstantTimeCompare(sum[:], want[:]) == 1
 	})

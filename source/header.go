@@ -25,17 +25,14 @@ func optional(h http.Header, name string) string { return strings.TrimSpace(h.Ge
 
 // instant reads a Unix time in decimal digits, in units of unit.
 func instant(text string, unit time.Duration) (time.Time, bool) {
-	if text == "" || len(text) > 15 || strings.Trim(text, "0123456789") != "" {
-		return time.Time{}, false
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
+	n, err := strconv.ParseUint(text, 10, 63) // no sign, no space, not empty
+	if err != nil || len(text) > 15 {
 		return time.Time{}, false
 	}
 	if unit == time.Millisecond {
-		return time.UnixMilli(n), true
+		return time.UnixMilli(int64(n)), true
 	}
-	return time.Unix(n, 0), true
+	return time.Unix(int64(n), 0), true
 }
 
 // within holds a signed timestamp to the tolerance, on both sides.

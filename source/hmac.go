@@ -169,9 +169,9 @@ func (s *signing) verify(_ context.Context, config *Config, r *Request) (Proof, 
 		}
 		values["timestamp"] = stamp
 	}
-	name, err := match(secrets, r.At, func(secret Secret) bool {
+	name, err := match(secrets, s.Header, r.At, func(secret Secret) bool {
 		key, err := keyOf(s.Key, secret.Reveal())
-		if err != nil || len(key) == 0 {
+		if err != nil {
 			return false
 		}
 		mac := hmac.New(s.digest, key)
@@ -194,7 +194,7 @@ func (s *signing) verify(_ context.Context, config *Config, r *Request) (Proof, 
 		return ok
 	})
 	if err != nil {
-		return Proof{}, named(err, s.Header)
+		return Proof{}, err
 	}
 	// The time is looked at last: of a forged one nothing is told.
 	if s.Timestamp != "" {
@@ -250,17 +250,23 @@ func (s *signing) bytes(text string) ([]byte, bool) {
 
 var errKeyForm = errors.New("unknown form of key")
 
-// keyOf is the key that a secret's text stands for.
-func keyOf(form, text string) ([]byte, error) {
+// keyOf is the key that a secret's text stands for. It is not empty: an HMAC with
+// an empty key is one that anybody can compute.
+func keyOf(form, text string) (key []byte, err error) {
 	switch form {
 	case "", "text":
-		return []byte(text), nil
+		key = []byte(text)
 	case "hex":
-		return hex.DecodeString(text)
+		key, err = hex.DecodeString(text)
 	case "base64":
-		return base64.StdEncoding.DecodeString(text)
+		key, err = base64.StdEncoding.DecodeString(text) // which passes over the ends of lines
+	default:
+		err = errKeyForm
 	}
-	return nil, errKeyForm
+	if err == nil && len(key) == 0 {
+		err = errors.New("no key is in it")
+	}
+	return key, err
 }
 
 // placeholders splits "a{x}b" into text and names in turn.
@@ -286,15 +292,6 @@ func placeholders(text string, known ...string) ([]string, error) {
 		parts = append(parts, name)
 		text = after
 	}
-}
-
-// named gives a fault without a field the header it is about.
-func named(err error, field string) error {
-	var f *Fault
-	if errors.As(err, &f) && f.Field == "" {
-		f.Field = field
-	}
-	return err
 }
 
 // isToken says whether a text can be a header's name (RFC 9110, section 5.6.2).

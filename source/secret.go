@@ -55,8 +55,8 @@ func (c *Config) usable() ([]Secret, error) {
 
 // match tries every secret, all of them whatever comes out, and tells which one
 // matched. A match by an expired secret is told apart: an operator wants to know
-// that a sender was forgotten.
-func match(secrets []Secret, at time.Time, try func(Secret) bool) (string, error) {
+// that a sender was forgotten. field is what a refusal names.
+func match(secrets []Secret, field string, at time.Time, try func(Secret) bool) (string, error) {
 	name, expired := "", false
 	found := false
 	for _, s := range secrets {
@@ -75,7 +75,7 @@ func match(secrets []Secret, at time.Time, try func(Secret) bool) (string, error
 	case found:
 		return name, nil
 	case expired:
-		return "", refuse(ExpiredSecret, "")
+		return "", refuse(ExpiredSecret, field)
 	}
-	return "", refuse(BadSignature, "")
+	return "", refuse(BadSignature, field)
 }

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/hmac"
@@ -75,10 +76,9 @@ func (s standard) verify(_ context.Context, config *Config, r *Request) (Proof, 
 			v1a = append(v1a, d)
 		}
 	}
-	signed := make([]byte, 0, len(id)+len(stamp)+2+len(r.Body))
-	signed = append(append(append(append(append(signed, id...), '.'), stamp...), '.'), r.Body...)
+	signed := bytes.Join([][]byte{[]byte(id), []byte(stamp), r.Body}, []byte("."))
 	method := "hmac-sha256"
-	name, err := match(secrets, r.At, func(secret Secret) bool {
+	name, err := match(secrets, s.signature, r.At, func(secret Secret) bool {
 		key, public, err := standardKey(secret.Reveal())
 		if err != nil {
 			return false
@@ -102,7 +102,7 @@ func (s standard) verify(_ context.Context, config *Config, r *Request) (Proof, 
 		return found
 	})
 	if err != nil {
-		return Proof{}, named(err, s.signature)
+		return Proof{}, err
 	}
 	if err := within(r.At, at, config.tolerance(), s.timestamp); err != nil {
 		return Proof{}, err
