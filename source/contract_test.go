@@ -284,13 +284,45 @@ func TestToleranceHasTwoSides(t *testing.T) {
 			continue
 		}
 		for offset, want := range map[int]source.Reason{
-			-301: source.OutOfTolerance, -299: "", 0: "", 299: "", 301: source.OutOfTolerance,
+			-301: source.OutOfTolerance, -300: "", -299: "", 0: "", 299: "", 300: "", 301: source.OutOfTolerance,
 		} {
 			r := v.request()
 			r.At = r.At.Add(time.Duration(offset) * time.Second)
 			if _, err := verify(t, v)(t.Context(), v.config(t), r); reason(t, err) != want {
 				t.Errorf("%s at %+d s: %v, want %q", v.ID, offset, err, want)
 			}
+		}
+	}
+}
+
+// What is written down of a sender is what its documentation says: how it is
+// answered, how long it waits for that, and how long it may repeat.
+func TestContractsSayWhatSendersDocument(t *testing.T) {
+	t.Parallel()
+	cloud, err := source.CloudEvents(source.Token{Query: "code"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const day = 24 * time.Hour
+	for _, tc := range []struct {
+		c                          *source.Contract
+		class                      source.Class
+		success, refused, tooLarge int
+		timeout, window            time.Duration
+	}{
+		{source.GitHub(), source.PerDelivery, 200, 401, 413, 10 * time.Second, 3 * day},
+		{source.Stripe(), source.Logical, 200, 400, 413, 20 * time.Second, 30 * day},
+		{source.Shopify(), source.Composite, 200, 401, 413, 5 * time.Second, day},
+		{source.Nuvemshop(), source.Hint, 200, 401, 413, 3 * time.Second, 3 * day},
+		{source.Slack(), source.Logical, 200, 401, 413, 3 * time.Second, 3 * time.Hour},
+		{source.Zoom(), source.Composite, 200, 401, 413, 3 * time.Second, 3 * time.Hour},
+		{source.StandardWebhooks(""), source.Logical, 200, 401, 413, 15 * time.Second, 76 * time.Hour},
+		{grid(t, source.EventGridOptions{Secret: &source.Token{Query: "code"}}), source.Logical, 200, 401, 503, 30 * time.Second, day},
+		{cloud, source.Logical, 204, 401, 413, 0, day},
+	} {
+		c := tc.c
+		if c.Class != tc.class || c.Success != tc.success || c.Refused != tc.refused || c.TooLarge != tc.tooLarge || c.Timeout != tc.timeout || c.Window != tc.window {
+			t.Errorf("%s: %v, answered by %d, %d and %d within %s, repeats for %s", c.Name, c.Class, c.Success, c.Refused, c.TooLarge, c.Timeout, c.Window)
 		}
 	}
 }

@@ -89,8 +89,12 @@ func TestTokensAreHeldToAllTheyHaveToSay(t *testing.T) {
 	t.Parallel()
 	key, at := rsaKey(t, 2048), post("").At
 	bearer, head, claims := entra(at)
-	says := func(pairs ...string) string { return token(t, key, encoded(head.String()), encoded(claims.but(pairs...).String())) }
-	headed := func(pairs ...string) string { return token(t, key, encoded(head.but(pairs...).String()), encoded(claims.String())) }
+	says := func(pairs ...string) string {
+		return token(t, key, encoded(head.String()), encoded(claims.but(pairs...).String()))
+	}
+	headed := func(pairs ...string) string {
+		return token(t, key, encoded(head.but(pairs...).String()), encoded(claims.String()))
+	}
 	after := func(seconds int64) string { return fmt.Sprint(at.Unix() + seconds) }
 	good := says()
 	parts := strings.Split(good, ".")

@@ -2,6 +2,7 @@ package source_test
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/base64"
 	"strconv"
 	"strings"
@@ -105,6 +106,82 @@ func TestSecretsOfStandardWebhooksAreHeldToTheirLength(t *testing.T) {
 	} {
 		if signature, err := source.SignStandard(source.NewSecret("s", secret), id, at, nil); err == nil {
 			t.Errorf("signed the id %q by %q: %s", id, secret, signature)
+		}
+	}
+}
+
+// A refusal of Standard Webhooks has its class and the header that it is about.
+func TestRefusalsOfStandardWebhooksHaveTheirClass(t *testing.T) {
+	t.Parallel()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const secret, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", `{"type":"invoice.paid"}`
+	pinned := "whpk_" + base64.StdEncoding.EncodeToString(public)
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	under := func(key []byte, id, stamp, body string) string {
+		return "v1," + base64.StdEncoding.EncodeToString(mac(sha256.New, key, id+"."+stamp+"."+body))
+	}
+	now := strconv.FormatInt(post("").At.Unix(), 10)
+	good := under(raw, "m1", now, body)
+	ed := "v1a," + base64.StdEncoding.EncodeToString(ed25519.Sign(private, []byte("m1."+now+"."+body)))
+	for _, tc := range []struct {
+		name                string
+		secret              string
+		id, time, signature []string
+		want                source.Reason
+		field               string
+	}{
+		{"as it should be", secret, []string{"m1"}, []string{now}, []string{good}, "", ""},
+		{"no id", secret, nil, []string{now}, []string{under(raw, "", now, body)}, source.MissingHeader, "webhook-id"},
+		{"two ids", secret, []string{"m1", "m1"}, []string{now}, []string{good}, source.MalformedHeader, "webhook-id"},
+		{"a dot in the id", secret, []string{"m1.2"}, []string{now}, []string{under(raw, "m1.2", now, body)}, source.MalformedHeader, "webhook-id"},
+		{"another id", secret, []string{"m2"}, []string{now}, []string{good}, source.BadSignature, "webhook-signature"},
+		{"no time", secret, []string{"m1"}, nil, []string{under(raw, "m1", "", body)}, source.MissingHeader, "webhook-timestamp"},
+		{"two times", secret, []string{"m1"}, []string{now, now}, []string{good}, source.MalformedHeader, "webhook-timestamp"},
+		{"a time that is none", secret, []string{"m1"}, []string{"now"}, []string{under(raw, "m1", "now", body)}, source.MalformedHeader, "webhook-timestamp"},
+		{"a time with a sign", secret, []string{"m1"}, []string{"+" + now}, []string{under(raw, "m1", "+"+now, body)}, source.MalformedHeader, "webhook-timestamp"},
+		{"another time", secret, []string{"m1"}, []string{"0"}, []string{good}, source.BadSignature, "webhook-signature"},
+		{"an old time", secret, []string{"m1"}, []string{"0"}, []string{under(raw, "m1", "0", body)}, source.OutOfTolerance, "webhook-timestamp"},
+		{"no signature", secret, []string{"m1"}, []string{now}, nil, source.MissingHeader, "webhook-signature"},
+		{"two signatures in two lines", secret, []string{"m1"}, []string{now}, []string{good, good}, source.MalformedHeader, "webhook-signature"},
+		{"of no known version", secret, []string{"m1"}, []string{now}, []string{"v9" + good}, source.BadSignature, "webhook-signature"},
+
+		// A key that everybody knows signs nothing: the empty one, and the public one.
+		{"a public key", pinned, []string{"m1"}, []string{now}, []string{ed}, "", ""},
+		{"HMAC under nothing", secret, []string{"m1"}, []string{now}, []string{under(nil, "m1", now, body)}, source.BadSignature, "webhook-signature"},
+		{"HMAC under nothing, for a public key", pinned, []string{"m1"}, []string{now}, []string{under(nil, "m1", now, body)}, source.BadSignature, "webhook-signature"},
+		{"HMAC under the public key", pinned, []string{"m1"}, []string{now}, []string{under(public, "m1", now, body)}, source.BadSignature, "webhook-signature"},
+		{"HMAC under the public key's text", pinned, []string{"m1"}, []string{now}, []string{under([]byte(pinned), "m1", now, body)}, source.BadSignature, "webhook-signature"},
+		{"HMAC under nothing, for no secret", "whsec_***", []string{"m1"}, []string{now}, []string{under(nil, "m1", now, body)}, source.BadSignature, "webhook-signature"},
+		{"HMAC under nothing, for a short secret", "whsec_AAAA", []string{"m1"}, []string{now}, []string{under(nil, "m1", now, body)}, source.BadSignature, "webhook-signature"},
+		{"HMAC under a short secret", "whsec_AAAA", []string{"m1"}, []string{now}, []string{under([]byte{0, 0, 0}, "m1", now, body)}, source.BadSignature, "webhook-signature"},
+		{"HMAC under nothing, for no public key", "whpk_AAAA", []string{"m1"}, []string{now}, []string{under(nil, "m1", now, body)}, source.BadSignature, "webhook-signature"},
+	} {
+		r := post(body)
+		for name, lines := range map[string][]string{"webhook-id": tc.id, "webhook-timestamp": tc.time, "webhook-signature": tc.signature} {
+			for _, line := range lines {
+				r.Header.Add(name, line)
+			}
+		}
+		if _, err := source.StandardWebhooks("").Verify(t.Context(), only(tc.secret), r); tc.want == "" && err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		} else if tc.want != "" {
+			refused(t, tc.name, err, tc.want, tc.field)
+		}
+	}
+	// An event whose id is not there, or there twice, is none: no other one has its identity.
+	for _, ids := range [][]string{nil, {""}, {"m1", "m2"}} {
+		r := post(body)
+		for _, id := range ids {
+			r.Header.Add("webhook-id", id)
+		}
+		if items, err := source.StandardWebhooks("").Read(r); reason(t, err) == "" || items != nil {
+			t.Errorf("the ids %q: %+v, %v", ids, items, err)
 		}
 	}
 }
