@@ -25,7 +25,7 @@ func optional(h http.Header, name string) string { return strings.TrimSpace(h.Ge
 
 // instant reads a Unix time in decimal digits, in units of unit.
 func instant(text string, unit time.Duration) (time.Time, bool) {
-	n, err := strconv.ParseUint(text, 10, 63) // no sign, no space, not empty
+	n, err := strconv.ParseUint(text, 10, 64) // takes no sign, no space and no empty text
 	if err != nil || len(text) > 15 {
 		return time.Time{}, false
 	}

@@ -65,8 +65,11 @@ func (e Bearer) verify(ctx context.Context, config *Config, r *Request) (Proof, 
 		return Proof{}, err
 	}
 	token, _ := cutPrefixFold(text, "Bearer ") // what is no bearer has no parts
-	parts := strings.SplitN(token, ".", 4)
-	if len(parts) != 3 || len(token) > maxToken {
+	if len(token) > maxToken {
+		return Proof{}, refuse(MalformedHeader, field)
+	}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
 		return Proof{}, refuse(MalformedHeader, field)
 	}
 	header, err := segment(parts[0])

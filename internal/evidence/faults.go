@@ -58,6 +58,7 @@ func Faults() []Fault {
 		{"an escaped slash counted as a slash where a client sent its target as a whole URL with a byte that has to be escaped", mutation, "httpkey", "TestWhatMakesTwoRequestsDifferent"},
 		{"two forms had one fingerprint that differed before their first part or in a last part without content, behind lines that begin like the boundary", mutation, "httpkey", "TestWhatMakesTwoRequestsDifferent"},
 		{"of several lines of Content-Encoding the first alone said whether a body is compared by value", mutation, "httpkey", "TestFingerprintsFollowFromTheProtocol"},
+		{"a secret of nothing but line ends was taken for a key in base64, and every delivery was refused then", mutation, "source", "TestSecretThatIsNoKeyVerifiesNothing"},
 	}
 }
 
@@ -75,6 +76,9 @@ func Missing() []Fault {
 		{"what is left of an operation's earlier life, and what others have in the same tables", seeded, "store/sqlite", "TestEntryThatComesAgainIsKeptWhenItsEarlierLifeGoes"},
 		{"canonical forms and decimals, each by its bytes", mutation, "internal/exact", "TestOneMeaningHasOneForm"},
 		{"a signature of Standard Webhooks that fits, before one that does not; secrets of each length", mutation, "source", "TestStandardWebhooksTakesOneOfSeveralSignatures"},
+		{"a token that its issuer signed, and that says something else; one that is signed by anybody; keys of an issuer that is not listed", mutation, "source", "TestTokensAreHeldToAllTheyHaveToSay"},
+		{"each refusal of a signature that is described, and each fault of its description, by itself", mutation, "source", "TestRefusalsOfADescribedSignatureHaveTheirClass"},
+		{"an HMAC under an empty key, where the secret is a public one or cannot be read", mutation, "source", "TestRefusalsOfStandardWebhooksHaveTheirClass"},
 		{"each fault of an identity by itself, and what is exactly as long as it may be", mutation, "store", "TestEveryFaultOfAnIdentityIsReported"},
 		{"a key in text that is one digit too long", mutation, "store", "TestKeyComesBackFromItsText"},
 		{"each state by its own word", mutation, "store", "TestStatesHaveOneWordEach"},
