@@ -11,8 +11,10 @@ import (
 	"crypto/sha512"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -50,13 +52,24 @@ func encoded(text string) string { return base64.RawURLEncoding.EncodeToString([
 // a reader from their end.
 func groups(text string) string { return encoded(text + strings.Repeat(" ", (3-len(text)%3)%3)) }
 
-func rsaKey(t *testing.T, bits int) *rsa.PrivateKey {
+// rsaKeys are throw-away keys: two of 2048 bits, and one of 1024.
+func rsaKeys(t *testing.T) (one, other, small *rsa.PrivateKey) {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, bits)
+	text, err := os.ReadFile("testdata/rsa.pem")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key
+	var keys [3]*rsa.PrivateKey
+	for i, bits := range []int{2048, 2048, 1024} {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			t.Fatalf("%d keys", i)
+		}
+		if keys[i], err = x509.ParsePKCS1PrivateKey(block.Bytes); err != nil || keys[i].N.BitLen() != bits {
+			t.Fatalf("key %d: %v", i, err)
+		}
+	}
+	return keys[0], keys[1], keys[2]
 }
 
 // token is two encoded parts and their signature.
@@ -87,7 +100,8 @@ func entra(at time.Time) (source.Bearer, members, members) {
 // refused, with the class of the refusal, though its issuer has signed it.
 func TestTokensAreHeldToAllTheyHaveToSay(t *testing.T) {
 	t.Parallel()
-	key, at := rsaKey(t, 2048), post("").At
+	key, _, _ := rsaKeys(t)
+	at := post("").At
 	bearer, head, claims := entra(at)
 	says := func(pairs ...string) string {
 		return token(t, key, encoded(head.String()), encoded(claims.but(pairs...).String()))
@@ -101,7 +115,7 @@ func TestTokensAreHeldToAllTheyHaveToSay(t *testing.T) {
 	// long is a token of so many bytes.
 	long := func(bytes int) string {
 		for spaces := range 3 {
-			for pad := bytes*3/4 - 1000; ; pad++ {
+			for pad := (bytes-len(good))*3/4 - 20; ; pad++ {
 				h, b := encoded(head.String()+strings.Repeat(" ", spaces)), encoded(claims.but("pad", `"`+strings.Repeat("x", pad)+`"`).String())
 				if n := len(h) + len(b) + len(parts[2]) + 2; n == bytes {
 					return token(t, key, h, b)
@@ -209,7 +223,8 @@ func refused(t *testing.T, name string, err error, want source.Reason, field str
 // under the published key as if it were a secret, one of another token.
 func TestForgedTokensAreRefused(t *testing.T) {
 	t.Parallel()
-	key, other, at := rsaKey(t, 2048), rsaKey(t, 2048), post("").At
+	key, other, _ := rsaKeys(t)
+	at := post("").At
 	bearer, head, claims := entra(at)
 	body := encoded(claims.String())
 	good := token(t, key, encoded(head.String()), body)
@@ -297,7 +312,8 @@ func TestForgedTokensAreRefused(t *testing.T) {
 // they come from. A key that is too small, or of another kind, is none.
 func TestKeysAreThoseOfAListedIssuerAndStrong(t *testing.T) {
 	t.Parallel()
-	key, small, at := rsaKey(t, 2048), rsaKey(t, 1024), post("").At
+	key, _, small := rsaKeys(t)
+	at := post("").At
 	bearer, head, claims := entra(at)
 	edwards, _, err := ed25519.GenerateKey(nil)
 	if err != nil {
