@@ -50,9 +50,7 @@ func inTime[T any](t *testing.T, what string, fn func() T) T {
 
 func TestRunningStatementKeepsNobodyPastItsLimit(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		claim := store.Claim{Gate: gateOf("leased"), Lease: time.Hour}
 		lease, _, err := w.store.Claim(t.Context(), claim)
 		if err != nil || lease == nil {

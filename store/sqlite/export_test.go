@@ -14,6 +14,10 @@ import (
 // Set it while nobody uses the database.
 func SetFault(db *sql.DB, fn func(step string) error) { inside(db).fault = fn }
 
+// KeepGroupsOpen has groups take in further units for as long as any come. Set it
+// while nobody uses the database.
+func KeepGroupsOpen(db *sql.DB) { inside(db).opts.GroupTime = time.Hour }
+
 // Stats are the writer's counters.
 type Stats struct{ Commits, Units, Taken int64 }
 

@@ -95,9 +95,7 @@ func (w *worker) follow(t *testing.T, first, second string, statement func(ctx c
 // context therefore never reaches a statement.
 func TestCancelledStatementLosesNoNeighbour(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		ctx, cancel := context.WithCancel(t.Context())
 		b, first, ran := w.follow(t, "one", "two", func(_ context.Context, tx *sql.Tx) error {
 			timer := time.AfterFunc(5*time.Millisecond, cancel)
@@ -131,9 +129,7 @@ func TestCancelledStatementLosesNoNeighbour(t *testing.T) {
 
 func TestUnitsThatWaitShareACommit(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		const n = 64
 		holder := w.begin(t, "holder")
 		w.write(t, holder, "holder")
@@ -170,9 +166,7 @@ func TestUnitsThatWaitShareACommit(t *testing.T) {
 
 func TestOpenGroupIsSeenByNobody(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		b, first, ran := w.follow(t, "one", "two", func(ctx context.Context, tx *sql.Tx) error { return write(ctx, tx, "two") })
 		if err := <-ran; err != nil {
 			t.Fatal(err)
@@ -201,9 +195,7 @@ func TestOpenGroupIsSeenByNobody(t *testing.T) {
 
 func TestLostGroupAnswersNobody(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		for _, text := range []string{
 			"INSERT OR ROLLBACK INTO business (row, once) VALUES ('two', 'x'), ('two', 'x')",
 			"INSERT INTO business (row, once) VALUES ('two', 'boom')",
@@ -336,9 +328,7 @@ func TestWhatComesBeforeTheFirstStatementRunsBesideOthers(t *testing.T) {
 
 func TestDeferredConstraintFailsAlone(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		w.exec(t, "CREATE TABLE parent (id INTEGER PRIMARY KEY)")
 		w.exec(t, "CREATE TABLE child (parent INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)")
 		orphan := func(ctx context.Context, tx *sql.Tx) error {

@@ -71,9 +71,7 @@ func (w *worker) reads(t *testing.T, want ...string) {
 
 func TestAppendOfALostGroupKeepsNothing(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		first, last := w.begin(t, "first"), w.begin(t, "last")
 		w.write(t, first, "first")
 		arrival := store.Arrival{
@@ -135,9 +133,7 @@ func TestAppendWaitsWithinItsContext(t *testing.T) {
 // Appends that wait for the disk together share its next sync.
 func TestAppendsShareACommit(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		holder := w.begin(t, "holder")
 		w.write(t, holder, "holder")
 		const n = 40

@@ -85,6 +85,15 @@ func fresh(t *testing.T, drv driver.Driver, opts *sqlite.Options) *worker {
 	return w
 }
 
+// together is fresh with groups that take in whoever comes, however long that takes
+// on a busy machine.
+func together(t *testing.T, drv driver.Driver) *worker {
+	t.Helper()
+	w := fresh(t, drv, patient())
+	sqlite.KeepGroupsOpen(w.db)
+	return w
+}
+
 func (w *worker) exec(t *testing.T, text string, args ...any) {
 	t.Helper()
 	if _, err := w.db.ExecContext(t.Context(), text, args...); err != nil {

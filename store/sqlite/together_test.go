@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/unavez/unavez"
 	"github.com/unavez/unavez/store"
@@ -30,9 +29,7 @@ func (w *worker) smuggle(t *testing.T, parts ...string) {
 // outcome, and nobody is told that it was.
 func TestOutcomeThatIsThereAlreadyLosesItsGroupWhole(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		a, b := w.begin(t, "one"), w.begin(t, "two")
 		w.smuggle(t, "two")
 		w.write(t, a, "one")
@@ -67,9 +64,7 @@ func TestOutcomeThatIsThereAlreadyLosesItsGroupWhole(t *testing.T) {
 // of a group as behind another one.
 func TestRefusalKeepsNothingThatAViewsTriggerWrote(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		w.exec(t, "CREATE VIEW shown AS SELECT row FROM business")
 		w.exec(t, "CREATE TRIGGER shown_insert INSTEAD OF INSERT ON shown BEGIN INSERT INTO business (row) VALUES (NEW.row); END")
 		statements := map[string]string{
@@ -166,9 +161,7 @@ func TestGatesThatComeTogetherGetTheirOwnAnswers(t *testing.T) {
 // declared to be harmless; else it is told, and its key is free.
 func TestLostGroupIsRunAgainOnlyWhereThatIsDeclared(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		engine, err := unavez.New(w.store, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -221,9 +214,7 @@ func TestLostGroupIsRunAgainOnlyWhereThatIsDeclared(t *testing.T) {
 // A unit that runs alone takes nobody into its group, and joins none.
 func TestUnitAloneSharesNoCommit(t *testing.T) {
 	each(t, func(t *testing.T, drv driver.Driver) {
-		opts := patient()
-		opts.GroupTime = time.Second
-		w := fresh(t, drv, opts)
+		w := together(t, drv)
 		gate := gateOf("alone")
 		gate.Alone = true
 		alone, _, err := w.store.Begin(t.Context(), gate)
