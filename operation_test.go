@@ -112,8 +112,13 @@ func TestFaultsOfTheEngineItselfAreReported(t *testing.T) {
 func TestPoliciesAndVerdictsHaveTheirWords(t *testing.T) {
 	t.Parallel()
 	for _, word := range [][2]string{
-		{unavez.Hold.String(), "hold"}, {unavez.Retry.String(), "retry"}, {unavez.Steps.String(), "steps"}, {unavez.Policy(9).String(), "policy(9)"},
-		{unavez.Done.String(), "done"}, {unavez.NotDone.String(), "not done"}, {unavez.CannotTell.String(), "cannot tell"},
+		{unavez.Hold.String(), "hold"},
+		{unavez.Retry.String(), "retry"},
+		{unavez.Steps.String(), "steps"},
+		{unavez.Policy(9).String(), "policy(9)"},
+		{unavez.Done.String(), "done"},
+		{unavez.NotDone.String(), "not done"},
+		{unavez.CannotTell.String(), "cannot tell"},
 	} {
 		if word[0] != word[1] {
 			t.Errorf("%q, want %q", word[0], word[1])
