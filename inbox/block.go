@@ -194,6 +194,12 @@ func (in *Inbox[Tx]) charge(ctx context.Context, l *line, it *item) bool {
 	if !it.gap && !l.lane.lost {
 		l.row, l.leftover = it.entry.Sequence, 0
 		in.board.pay(l)
+		if l.rest != nil {
+			// The row that has given way to this one was for a later entry, and not
+			// all in between has been read: it is read behind this row, in order.
+			in.board.cover(l, l.row+1)
+			l.rest, l.after = nil, l.row
+		}
 	}
 	return true
 }
@@ -250,6 +256,9 @@ func (in *Inbox[Tx]) adopt(ln *lane, w *store.Waiting, fresh bool) (over *Condit
 		next.due = time.Now() // what it means is for its effect to say
 	case store.Dead, store.Parked:
 		next.alert = kindOf(state)
+	}
+	if before.unread && ln.catching { // whatever became of the entry since
+		next.unread, next.due = true, time.Time{}
 	}
 	next.key, next.operation = w.Key, w.Operation
 	if before.alert != "" && next.alert == "" && state != store.Unknown {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"iter"
 	"slices"
 	"time"
 
@@ -20,6 +19,7 @@ type board struct {
 	later delays  // lines that wait for a time
 	held  int     // items in memory
 	taken int     // counts the lanes that were taken
+	ended int     // counts the tasks that have ended
 
 	drained int              // counts the keys of which nothing waits any more
 	gapped  map[*line]string // lines with gaps, and their effect's name
@@ -97,6 +97,7 @@ type line struct {
 	last  string  // the version that took effect last, where gaps matter; "" if not known
 
 	running bool
+	ended   int       // board.ended when its last task ended
 	queued  bool      // in lane.ready or lane.suspended
 	until   time.Time // its first entry is not run before; zero is now
 	at      time.Time // when it has its next turn, while it is in board.later
@@ -113,10 +114,10 @@ type line struct {
 	unsure   bool // nobody knows whether the row is still there
 	paging   bool
 	after    int64
-	passed   bool
+	passed   int64        // the first that the reader has passed by since the store was asked, 0 if none
 	rest     *rest        // what the key waits for, nil if nothing
 	debts    []*segment   // pending until the line is drained, or has a row for certain
-	spill    *store.Entry // the first one that goes beyond what is held; it needs a row
+	spill    *store.Entry // the first that is covered by no row, and by nothing that is held; it needs one
 }
 
 // rest is what the first entry of a line waits for.
@@ -169,20 +170,26 @@ func (b *board) arrive(ln *lane, rd *reading, e store.Entry, trait *trait, known
 	l := ln.line(e.Order)
 	at, there := l.find(e.Sequence)
 	switch {
-	case there, l.gapOf(e.Sequence) != nil:
+	case there:
+		if it := l.items[at]; it.segment == nil && (l.unsure || e.Sequence < l.row) {
+			it.segment = rd.segment(ln) // it was read with what is behind a row, which does not cover it
+			it.segment.pending++
+		}
 		return
-	case l.row != 0 && e.Sequence < l.row:
+	case l.gapOf(e.Sequence) != nil:
+		return
+	case e.Sequence < l.row, l.spill != nil && e.Sequence < l.spill.Sequence, l.paging && e.Sequence <= l.after:
 		// Two transactions that ran at the same time: the later number came first.
-	case l.paging && e.Sequence > l.after:
-		b.pass(l, rd.segment(ln))
+		// Nothing else reads it, so it is held however many there are.
+	case l.paging:
+		b.pass(l, rd.segment(ln), e.Sequence)
 		return
 	case len(l.items) >= most && at == len(l.items):
 		l.paging, l.after = true, l.items[at-1].entry.Sequence
-		b.pass(l, rd.segment(ln))
-		if l.row == 0 || l.unsure {
+		b.pass(l, rd.segment(ln), e.Sequence)
+		if l.row == 0 {
 			l.spill = &e
 		}
-		b.schedule(l)
 		return
 	}
 	if at == 0 && len(l.items) > 0 {
@@ -198,8 +205,11 @@ func (b *board) arrive(ln *lane, rd *reading, e store.Entry, trait *trait, known
 
 // pass leaves an entry in the store. Where no row is certain to be before it, the
 // cursor stays before its reading.
-func (b *board) pass(l *line, s *segment) {
-	l.passed = true
+func (b *board) pass(l *line, s *segment, sequence int64) {
+	if l.passed == 0 {
+		l.passed = sequence
+	}
+	l.passed = min(l.passed, sequence)
 	if n := len(l.debts); (l.row == 0 || l.unsure) && (n == 0 || l.debts[n-1] != s) {
 		s.pending++
 		l.debts = append(l.debts, s)
@@ -274,11 +284,11 @@ func (b *board) drop(l *line, from, to int) {
 // behind it, in order. Since nobody knows how old the look at that row was, the
 // cursor stays where it is until the line is drained, or has a row for certain.
 func (b *board) owe(l *line, sequence int64) {
-	l.row, l.unsure = sequence, true
+	l.row, l.unsure, l.spill = sequence, true, nil
 	at, _ := l.find(sequence)
 	for _, it := range l.items[at:] {
 		if it.segment != nil {
-			b.pass(l, it.segment)
+			b.pass(l, it.segment, it.entry.Sequence)
 		}
 	}
 	b.drop(l, at, len(l.items))
@@ -292,22 +302,47 @@ func (b *board) pay(l *line) {
 	l.debts, l.spill, l.unsure = nil, nil, false
 }
 
+// drain ends the paging of a line, since nothing is left behind its row. A row of
+// which nobody knows whether it is there is removed before it can count.
+func (b *board) drain(l *line) {
+	l.paging, l.rest = false, nil
+	if l.unsure {
+		l.row, l.leftover = 0, l.row
+	}
+	b.pay(l)
+}
+
+// bare takes its row from a line, if it is that of the given sequence: it becomes
+// one of an entry that comes early, and keeps the line no more.
+func (b *board) bare(l *line, sequence int64) {
+	if l.row == sequence {
+		l.row, l.unsure = 0, false
+	}
+}
+
+// clothe has a row written before anything else of a line is done, where what was
+// read or passed by behind the one before is covered by none.
+func (b *board) clothe(l *line) {
+	bare := func(it *item) bool { return !it.gap && (l.paging || it.segment == nil) }
+	if at := slices.IndexFunc(l.items, bare); at >= 0 && l.row == 0 {
+		l.spill = &l.items[at].entry
+	}
+}
+
 // mark is the cursor that may be stored for a lane: nothing before it is held.
 func (ln *lane) mark() string {
 	ln.segments = slices.DeleteFunc(ln.segments, func(s *segment) bool {
 		return s.pending == 0 && (ln.reading == nil || ln.reading.segments[ln] != s)
 	})
-	for _, s := range ln.segments {
-		if s.pending > 0 {
-			return s.since
-		}
+	if len(ln.segments) > 0 {
+		return ln.segments[0].since // which is the position, if it is what is being read
 	}
 	return ln.position
 }
 
-// idle tells that nothing is left of a line to remember.
-func (l *line) idle() bool {
-	return len(l.items) == 0 && l.row == 0 && l.leftover == 0 && !l.paging && len(l.gaps) == 0 && !l.check
+// still tells that a line has nothing to do, unless for entries that came early.
+func (l *line) still() bool {
+	return len(l.items) == 0 && l.row == 0 && l.leftover == 0 && !l.paging && !l.check
 }
 
 // resting tells that the first entry of a line is at rest in the store, and
@@ -328,10 +363,7 @@ func (l *line) next() (at time.Time, never bool) {
 		}
 		return due, due.IsZero()
 	}
-	if l.check {
-		return l.until, false
-	}
-	return l.until, len(l.items) == 0 && l.row == 0 && l.leftover == 0 && !l.paging && l.until.IsZero()
+	return l.until, l.still()
 }
 
 // schedule lets a line have its turn: now, or when its time has come.
@@ -352,8 +384,8 @@ func (b *board) schedule(l *line) {
 		heap.Remove(&b.later, l.index-1)
 	}
 	switch {
-	case l.idle():
-		delete(l.lane.lines, l.order)
+	case l.still() && len(l.gaps) == 0:
+		delete(l.lane.lines, l.order) // nothing is left to remember
 	case !never:
 		l.queued = true
 		l.lane.ready = append(l.lane.ready, l)
@@ -387,7 +419,7 @@ func (b *board) pick() *task {
 		ln := b.turns[0]
 		b.turns = b.turns[1:]
 		ln.turn = false
-		if ln.lost || ln.leaving || !ln.loaded {
+		if ln.leaving || !ln.loaded {
 			continue
 		}
 		l := b.first(ln)
@@ -402,7 +434,7 @@ func (b *board) pick() *task {
 			l.queued, l.running = false, true
 		}
 		t.suspect = l.suspect
-		for ln := range t.lanes() {
+		for _, ln := range t.lanes() {
 			ln.busy++
 			b.queue(ln)
 		}
@@ -447,18 +479,7 @@ func (l *line) batch(n int) int {
 }
 
 // lanes are those of the task.
-func (t *task) lanes() iter.Seq[*lane] {
-	return func(yield func(*lane) bool) {
-		if !yield(t.lane) {
-			return
-		}
-		for _, ln := range t.beside {
-			if !yield(ln) {
-				return
-			}
-		}
-	}
-}
+func (t *task) lanes() []*lane { return append([]*lane{t.lane}, t.beside...) }
 
 // fill adds ready lines whose first entries are of the same effect: of the lane,
 // then of others, in the order of their turns.
@@ -468,7 +489,7 @@ func (b *board) fill(t *task) {
 		if t.room() == 0 {
 			return
 		}
-		if !ln.lost && !ln.leaving && ln.loaded && t.take(ln) {
+		if !ln.leaving && ln.loaded && t.take(ln) {
 			t.beside = append(t.beside, ln)
 		}
 	}
@@ -487,11 +508,8 @@ func (t *task) room() int {
 func (t *task) take(ln *lane) (some bool) {
 	effect, room := t.lines[0].items[0].trait, t.room()
 	ln.ready = slices.DeleteFunc(ln.ready, func(l *line) bool {
-		if room == 0 || len(l.items) == 0 || l.items[0].trait != effect {
-			return false
-		}
 		n := l.batch(room)
-		if n == 0 {
+		if n == 0 || l.items[0].trait != effect {
 			return false
 		}
 		room -= n
@@ -505,11 +523,12 @@ func (t *task) take(ln *lane) (some bool) {
 // leave ends a task's hold of its lines.
 func (b *board) leave(t *task) {
 	ln := t.lane
-	for ln := range t.lanes() {
+	for _, ln := range t.lanes() {
 		ln.busy--
 	}
+	b.ended++
 	for _, l := range t.lines {
-		l.running = false
+		l.running, l.ended = false, b.ended
 		b.schedule(l)
 	}
 	if t.suspect {
@@ -573,8 +592,7 @@ func (b *board) due(now time.Time) (next time.Time, some bool) {
 		if l.at.After(now) {
 			return l.at, true
 		}
-		heap.Pop(&b.later)
-		b.schedule(l)
+		b.schedule(l) // which takes it out
 	}
 	return time.Time{}, false
 }

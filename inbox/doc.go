@@ -85,7 +85,8 @@
 //
 // Under faults. Tests in quotes are those of TestPromisesHoldOnMemory,
 // TestPromisesHoldOnSQLite and TestPromisesHoldOnPostgres. Besides them all,
-// TestOrderAndOnceHoldInAStorm does everything at random, and
+// TestOrderAndOnceHoldInAStorm does everything at random, and so does
+// TestBoardForgetsNothingWhateverHappens with what decides alone;
 // TestInboxUnderEveryFault in internal/fault puts each fault at each step.
 //
 //	take
@@ -96,6 +97,7 @@
 //	read, page
 //	  crash          read again from the stored cursor                    "entries behind the ones that are held wait for them"
 //	  race           what arrives meanwhile is read, or behind the row    TestEntryThatArrivesWhileItsKeyIsUnblockedIsNotForgotten
+//	  late commit    held, however much of its key is                     TestWhatCommitsLateWhileItsKeyIsPagedIsNotForgotten
 //	run, in a transaction
 //	  crash          rolled back; the next holder counts the run first    "an entry whose worker was killed runs once more and counts"
 //	  kills its host the same, until its attempts are used up             TestPoisonThatKillsItsWorkerIsDeadAfterItsAttempts
@@ -119,6 +121,7 @@
 //	  crash          the next holder finds nothing behind it, removes it  TestEntryThatArrivesWhileItsKeyIsUnblockedIsNotForgotten
 //	gap
 //	  crash          its row and attempt are one write                    "a version that comes early waits for those before it"
+//	  kills its host charged, and parked in the same row                  TestAnEarlyVersionThatIsSuspectedKeepsItsRow
 //	  never closes   its owner is told                                    TestGapThatDoesNotCloseIsLeftForItsOwner
 //	fetch of a hint
 //	  pause          what was seen may be older: the finish is refused    TestOvertakenFetchAppendsNothing

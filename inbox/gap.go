@@ -13,6 +13,9 @@ import (
 // it does not keep the others of its key.
 func (in *Inbox[Tx]) park(ctx context.Context, l *line, it *item, r run) bool {
 	reason := fmt.Sprintf("version %s waits for version %s", it.entry.Note.Version, r.missing)
+	in.mu.Lock()
+	in.board.bare(l, it.entry.Sequence)
+	in.mu.Unlock()
 	fence, verdict, err := in.write(ctx, l, it, true, func(found int64) (int64, store.Rest) {
 		return max(found, 1), store.Rest{State: store.Parked, Reason: reason}
 	})
@@ -22,6 +25,7 @@ func (in *Inbox[Tx]) park(ctx context.Context, l *line, it *item, r run) bool {
 	in.mu.Lock()
 	if !l.lane.lost {
 		in.board.remove(l, it)
+		in.board.clothe(l)
 		in.board.forgetGap(l, it.entry.Sequence)
 		in.board.addGap(l, &gap{
 			sequence: it.entry.Sequence, key: it.entry.Key, operation: it.entry.Operation, fence: fence,

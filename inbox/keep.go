@@ -266,6 +266,7 @@ func (in *Inbox[Tx]) watchPage(ctx context.Context, after store.Place) ([]store.
 			lanes[number] = ln
 		}
 	}
+	ended := in.board.ended
 	in.mu.Unlock()
 	if len(numbers) == 0 {
 		return nil, nil
@@ -280,6 +281,9 @@ func (in *Inbox[Tx]) watchPage(ctx context.Context, after store.Place) ([]store.
 		ln := in.board.lanes[rows[i].Lane]
 		if ln == nil || ln != lanes[rows[i].Lane] {
 			continue
+		}
+		if l := ln.lines[rows[i].Order]; l != nil && l.ended > ended {
+			continue // a task has ended that may have written its rows since they were read
 		}
 		if c := in.adopt(ln, &rows[i], false); c != nil {
 			over = append(over, c)

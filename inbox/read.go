@@ -96,13 +96,10 @@ func (in *Inbox[Tx]) readOn(ctx context.Context) (more bool, err error) {
 // plan gives the main reading, a new one if there is none. The mutex is held.
 func (in *Inbox[Tx]) plan() *reading {
 	r := &in.reader
-	if r.main != nil {
-		r.main.prune()
-		if len(r.main.lanes) > 0 {
-			return r.main
-		}
-		r.main = nil
+	if r.main != nil && !r.main.gone() {
+		return r.main
 	}
+	r.main = nil
 	groups := map[string][]*lane{}
 	for _, ln := range in.board.lanes {
 		if ln.loaded && !ln.leaving && ln.reading == nil {
@@ -119,10 +116,14 @@ func (in *Inbox[Tx]) plan() *reading {
 			best = lanes
 		}
 	}
-	if best == nil {
-		return nil
+	if best != nil {
+		r.main = newReading(best, best[0].position)
+		return r.main
 	}
-	r.main = newReading(best, best[0].position)
+	r.lags = slices.DeleteFunc(r.lags, (*reading).gone)
+	if len(r.lags) > 0 { // the main one has lost its lanes, and nothing else would read these
+		r.main, r.lags = r.lags[0], r.lags[1:]
+	}
 	return r.main
 }
 
@@ -137,6 +138,12 @@ func newReading(lanes []*lane, since string) *reading {
 // prune leaves out the lanes that are gone.
 func (rd *reading) prune() {
 	rd.lanes = slices.DeleteFunc(rd.lanes, func(ln *lane) bool { return ln.lost || ln.leaving })
+}
+
+// gone tells that all its lanes are.
+func (rd *reading) gone() bool {
+	rd.prune()
+	return len(rd.lanes) == 0
 }
 
 // lag gives the readings of the lanes that are behind the main one, which has
@@ -154,10 +161,7 @@ func (in *Inbox[Tx]) lag(main *reading) []*reading {
 		rd.until, rd.taken = main.until, main.taken
 		r.lags = append(r.lags, rd)
 	}
-	r.lags = slices.DeleteFunc(r.lags, func(rd *reading) bool {
-		rd.prune()
-		return len(rd.lanes) == 0
-	})
+	r.lags = slices.DeleteFunc(r.lags, (*reading).gone)
 	return slices.Clone(r.lags)
 }
 

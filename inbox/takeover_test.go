@@ -467,6 +467,96 @@ func TestALookThatIsOlderThanAnAttemptDoesNotBringItBack(t *testing.T) {
 	})
 }
 
+// onlyLine is the line of a worker that has but one key, nil if it knows of none. The
+// mutex is held.
+func onlyLine[Tx any](in *Inbox[Tx]) *line {
+	for _, ln := range in.board.lanes {
+		for _, l := range ln.lines {
+			return l
+		}
+	}
+	return nil
+}
+
+// What a task of the line has written since the rows were read is not undone by them.
+func TestALookThatIsOlderThanATaskIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		chain := b.chain("chain.v1")
+		chain.Retry = Retry{First: time.Hour, Longest: time.Hour}
+		chain.Handle = func(context.Context, *memory.Tx, *Event) error { return errors.New("not yet") }
+		a := b.mortal(&Options{Lease: time.Minute, Poll: time.Minute}, chain)
+		b.start(a.member)
+		var l *line
+		b.append(links("chain.v1", "key", 1, 1)...)
+		poke(a.wake)
+		b.eventually("the key waits", func() bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			l = onlyLine(a.Inbox)
+			return l != nil && l.rest != nil && !l.running
+		})
+		look := func() store.State {
+			if _, err := a.watchPage(b.Context(), store.Place{}); err != nil {
+				b.Fatal(err)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return l.rest.state
+		}
+		a.view.after(func(string) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.board.ended++
+			l.ended, l.rest = a.board.ended, &rest{key: l.rest.key, state: store.Dead}
+		})
+		if state := look(); state != store.Dead {
+			b.Errorf("an older look says %v", state)
+		}
+		a.view.after(nil)
+		if state := look(); state != store.Retryable {
+			b.Errorf("a look says %v", state)
+		}
+	})
+}
+
+// A suspect's row takes the place of one for a later entry, between which and the
+// suspect not all has been read: what follows is read behind the suspect.
+func TestARowBeforeAnotherBringsTheReadingOfItsKeyBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := oneLane(t)
+		m := b.worker(quick(), nil, nil, b.chain("chain.v1"))
+		b.Cleanup(func() {
+			if err := m.engine.Close(context.Background()); err != nil {
+				b.Error(err)
+			}
+		})
+		b.append(links("chain.v1", "key", 1, 5)...)
+		if err := m.keepOnce(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		page, err := m.store.Read(b.Context(), store.Reading{Lanes: []int{0}, Limit: 3})
+		if err != nil {
+			b.Fatal(err)
+		}
+		ln := m.board.lanes[0]
+		rd := newReading([]*lane{ln}, "")
+		m.board.arrive(ln, rd, page.Entries[0], m.trait(&page.Entries[0]), false, 8)
+		m.board.arrive(ln, rd, page.Entries[1], m.trait(&page.Entries[1]), false, 8)
+		l := ln.lines[page.Entries[0].Order]
+		l.row, l.paging, l.after, l.rest, l.suspect = 5, true, 4, &rest{unread: true}, true
+		if !m.charge(b.Context(), l, l.items[0]) {
+			b.Error("a first offence is not tried again at once")
+		}
+		if len(l.items) != 1 || m.board.held != 1 || l.row != 1 || l.after != 1 || !l.paging || l.rest != nil || l.suspect {
+			b.Errorf("the line: %s, rest %+v", l.text(), l.rest)
+		}
+		m.board.lose(ln)
+	})
+}
+
 func TestEntryThatArrivesWhileItsKeyIsUnblockedIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"followers", "unblock"} {
@@ -529,4 +619,94 @@ func arrivesAt(b *bed[*memory.Tx], at string, before, killed bool) {
 	}
 	b.linked(map[string]int{"key": 4})
 	b.settled()
+}
+
+// Of two transactions that append to one key side by side, the one that has drawn
+// its numbers first may commit last: what it appended is behind the key's blocked
+// row, and before what has been read behind it, or is read in this moment. It is
+// more of it than is held of a key otherwise.
+func TestWhatCommitsLateWhileItsKeyIsPagedIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	for _, last := range []string{"first", "second"} {
+		t.Run("behind the "+last, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { lateWhilePaged(oneLane(t), last) })
+		})
+	}
+}
+
+// lateWhilePaged lets entries commit late while the store is asked for what follows
+// when the given one has run.
+func lateWhilePaged(b *bed[*memory.Tx], last string) {
+	var d diary
+	var mended atomic.Bool
+	a := b.mortal(&Options{Lease: 600 * time.Millisecond, Poll: 10 * time.Millisecond, Window: 100}, Effect[*memory.Tx]{
+		Name: "import.v1", Retry: Retry{First: time.Second, Longest: time.Second, Attempts: 100},
+		Handle: func(_ context.Context, _ *memory.Tx, e *Event) error {
+			if string(e.Data) == "first" && !mended.Load() {
+				return errors.New("not yet")
+			}
+			d.note(e)
+			return nil
+		},
+	})
+	b.doomed(a)
+	one := func(name string) store.Entry { return queued("import.v1", name, "key") }
+	b.append(one("first"))
+	b.eventually("the key is blocked", func() bool {
+		rows, err := b.queue.Waiting(b.Context(), nil, store.Place{}, 10)
+		return err == nil && len(rows) == 1
+	})
+	names := []string{"first", "second", "third"}
+	tx, err := b.database.(inMemory).BeginTx(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var late []store.Entry
+	for n := range 3 * a.most() {
+		names = append(names, fmt.Sprint("late ", n))
+		late = append(late, one(names[len(names)-1]))
+	}
+	if _, err := b.queue.Enqueue(b.Context(), tx, late); err != nil {
+		b.Fatal(err)
+	}
+	b.append(one("second"))
+	looked, look := make(chan struct{}), make(chan struct{})
+	behind := func(step string) bool { return step == "followers" && len(d.of(last)) > 0 }
+	append3 := firstOnly(func() { b.append(one("third")) })
+	a.view.on(func(step string) error {
+		if behind(step) {
+			append3()
+		}
+		return nil
+	})
+	wait := firstOnly(func() {
+		close(looked)
+		<-look
+	})
+	a.view.after(func(step string) {
+		if behind(step) {
+			wait()
+		}
+	})
+	mended.Store(true)
+	<-looked
+	if err := tx.Commit(); err != nil {
+		b.Fatal(err)
+	}
+	poke(a.wake)
+	b.eventually("what committed late was read", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		l := onlyLine(a.Inbox)
+		return l.passed == 2 || len(l.items) >= a.most()
+	})
+	close(look)
+	b.eventually("everything took effect", func() bool { return len(d.names()) >= len(names) })
+	b.settled()
+	for _, name := range names {
+		if n := len(d.of(name)); n != 1 {
+			b.Errorf("%s took effect %d times", name, n)
+		}
+	}
 }

@@ -59,7 +59,7 @@ func (in *Inbox[Tx]) work(t *task) {
 		defer in.mu.Unlock()
 		in.board.leave(t)
 		in.running--
-		for ln := range t.lanes() {
+		for _, ln := range t.lanes() {
 			if ln.leaving && ln.busy == 0 {
 				poke(in.round)
 			}
@@ -98,6 +98,9 @@ func (in *Inbox[Tx]) step(t *task, l *line) bool {
 		it = l.items[0]
 	}
 	check, behind, row, spill := l.check, l.paging, l.row != 0 || l.leftover != 0, l.spill
+	// Of one that came early, what is before it may be in the store only; if it fails,
+	// its row becomes the key's.
+	unread := it != nil && it.gap && behind && l.after < it.entry.Sequence
 	in.mu.Unlock()
 	switch {
 	case spill != nil:
@@ -106,6 +109,8 @@ func (in *Inbox[Tx]) step(t *task, l *line) bool {
 		return in.page(ln.ctx, l)
 	case check:
 		return in.closeGap(ln.ctx, l)
+	case unread:
+		return in.page(ln.ctx, l)
 	case it != nil:
 		return in.attempt(ln.ctx, l, it) && (behind || row)
 	case behind:
@@ -137,11 +142,13 @@ func (in *Inbox[Tx]) coverSpill(ctx context.Context, l *line, e *store.Entry) bo
 // reader before, so that a read that begins after that sees it too. So passed is
 // cleared first; where the read finds nothing and passed is still clear, nothing
 // was passed by that it has not seen, and from then on, in the same moment, the
-// reader passes nothing by any more. An append that commits later is read by the
-// reader, whatever becomes of the row.
+// reader passes nothing by any more. What it does find counts up to the first that
+// was passed by meanwhile, which may have committed after the read and before what
+// stands behind it. An append that commits later is read by the reader, whatever
+// becomes of the row.
 func (in *Inbox[Tx]) page(ctx context.Context, l *line) bool {
 	in.mu.Lock()
-	l.passed = false
+	l.passed = 0
 	after, rested := l.after, l.rest
 	limit := 1
 	if rested == nil {
@@ -158,15 +165,20 @@ func (in *Inbox[Tx]) page(ctx context.Context, l *line) bool {
 	case l.lane.lost:
 		return false
 	case len(entries) == 0:
-		if !l.passed {
-			l.paging, l.rest = false, nil
-			in.board.pay(l)
+		if l.passed == 0 {
+			in.board.drain(l)
 		}
 		return true
 	}
 	for i := range entries {
 		e := entries[i]
-		l.after = max(l.after, e.Sequence)
+		if l.passed != 0 && e.Sequence > l.passed {
+			if i == 0 {
+				return true
+			}
+			break
+		}
+		l.after = e.Sequence
 		if l.gapOf(e.Sequence) != nil {
 			continue
 		}
@@ -178,6 +190,7 @@ func (in *Inbox[Tx]) page(ctx context.Context, l *line) bool {
 		in.board.hold(l, it)
 	}
 	l.rest = nil
+	in.board.clothe(l)
 	return l.batch(2) < 2 // else it can go with others
 }
 

@@ -84,6 +84,89 @@ func earlyVersion[Tx any](b *bed[Tx]) {
 	}
 }
 
+// An entry that is charged with the loss of its worker, and comes early then, has one
+// row: the one in which it waits. It is not removed as that of its key.
+func TestAnEarlyVersionThatIsSuspectedKeepsItsRow(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		a := b.doomed(b.mortal(b.quick(), b.ofVersions(&d, true)))
+		a.view.on(func(step string) error {
+			if step == "block" {
+				a.view.kill()
+			}
+			return nil
+		})
+		two := versioned("2", "2")
+		b.append(two)
+		next := func() *member[*memory.Tx] {
+			m := b.worker(b.quick(), nil, nil, b.ofVersions(&d, true))
+			if err := m.Start(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.eventually("it waits", func() bool { return b.state(two).State == store.Parked })
+			b.pass(time.Minute)
+			synctest.Wait()
+			rows, err := b.queue.Waiting(b.Context(), nil, store.Place{}, 10)
+			if err != nil || len(rows) != 1 || !rows[0].Gap || rows[0].State != store.Parked {
+				b.Errorf("what waits: %+v, %v", rows, err)
+			}
+			return m
+		}
+		c := next()
+		if err := c.Stop(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		if err := c.engine.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		e := next()
+		b.append(versioned("1", "1"))
+		b.settled()
+		if got, want := d.names(), []string{"1", "2"}; !slices.Equal(got, want) {
+			b.Errorf("%q took effect, want %q", got, want)
+		}
+		if err := errors.Join(e.Stop(b.Context()), e.engine.Close(b.Context())); err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+// An early version that fails when its turn has come does not pass what committed
+// late before it, and waits behind its key's row.
+func TestAnEarlyVersionThatFailsPassesNothingBeforeIt(t *testing.T) {
+	inBubble(t, func(b *bed[*memory.Tx]) {
+		var d diary
+		effect := b.ofVersions(&d, true)
+		effect.Retry = Retry{First: time.Second, Longest: time.Second}
+		took := effect.Handle
+		effect.Handle = func(ctx context.Context, tx *memory.Tx, e *Event) error {
+			if e.Attempt == 1 && e.Version != "3" || e.Attempt == 2 && e.Version == "2" { // 2 was parked at first
+				return errors.New("not yet")
+			}
+			return took(ctx, tx, e)
+		}
+		b.start(b.worker(b.quick(), nil, nil, effect))
+		tx, err := b.database.(inMemory).BeginTx(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := b.queue.Enqueue(b.Context(), tx, []store.Entry{versioned("1", "1"), versioned("3", "3")}); err != nil {
+			b.Fatal(err)
+		}
+		two := versioned("2", "2")
+		b.append(two)
+		b.eventually("it is early", func() bool { return b.state(two).State == store.Parked })
+		if err := tx.Commit(); err != nil {
+			b.Fatal(err)
+		}
+		b.eventually("all took effect", func() bool { return len(d.names()) == 3 })
+		b.settled()
+		if got, want := d.names(), []string{"1", "2", "3"}; !slices.Equal(got, want) {
+			b.Errorf("%q took effect, want %q", got, want)
+		}
+	})
+}
+
 func TestGapThatDoesNotCloseIsLeftForItsOwner(t *testing.T) {
 	inBubble(t, func(b *bed[*memory.Tx]) {
 		b.patience = 10 * time.Hour

@@ -20,6 +20,7 @@ const (
 	suite      = "conformance suite"
 	seeded     = "the zoo"
 	mutation   = "mutants"
+	board      = "random run of the inbox's board"
 )
 
 // Faults are all of them, the oldest first.
@@ -58,6 +59,17 @@ func Faults() []Fault {
 		{"an escaped slash counted as a slash where a client sent its target as a whole URL with a byte that has to be escaped", mutation, "httpkey", "TestWhatMakesTwoRequestsDifferent"},
 		{"two forms had one fingerprint that differed before their first part or in a last part without content, behind lines that begin like the boundary", mutation, "httpkey", "TestWhatMakesTwoRequestsDifferent"},
 		{"of several lines of Content-Encoding the first alone said whether a body is compared by value", mutation, "httpkey", "TestFingerprintsFollowFromTheProtocol"},
+		{"of a key that was being read behind its row, what had committed late was left behind where it was more than is held of a key", mutation, in, "TestWhatCommitsLateWhileItsKeyIsPagedIsNotForgotten"},
+		{"what committed late, in the moment in which the store had been asked for the followers of its key, was left behind", board, in, "TestWhatCommitsLateWhileItsKeyIsPagedIsNotForgotten"},
+		{"a cursor passed what had committed late, was read with the followers of a row and stood before it", board, in, "TestBoardHoldsItsMarkBeforeWhatNoRowCovers"},
+		{"a cursor passed what had committed late and came before a row that was yet to be written", board, in, "TestBoardLeavesWhatIsTooMuchOfAKeyInTheStore"},
+		{"a row that was to be written behind what was held covered what was not held any more, and one that nobody knew to be there counted as certain", board, in, "TestBoardOwesWhatIsBehindAnUncertainRow"},
+		{"of a lane whose holder was lost, an entry that was still to be read was passed by those behind a blocked row", board, in, "TestARowBeforeAnotherBringsTheReadingOfItsKeyBack"},
+		{"a look at blocked rows that was older than the last task of a key undid what that had written", board, in, "TestALookThatIsOlderThanATaskIsLeftAlone"},
+		{"a person who decided an entry, beyond those that are held of its key, while a lane was taken let it pass those before it", board, in, "TestARowWaitsForWhatIsUnreadBeforeIt"},
+		{"an entry that was charged with the loss of its worker, and then came early, lost the row in which it waits", board, in, "TestAnEarlyVersionThatIsSuspectedKeepsItsRow"},
+		{"an early version that failed when its turn had come left behind what had committed late before it", board, in, "TestAnEarlyVersionThatFailsPassesNothingBeforeIt"},
+		{"where the lanes that were read together were all lost, those that lagged behind them were not read any more", board, in, "TestReadingGoesOnWhenTheMainOneHasLostItsLanes"},
 		{"a secret of nothing but line ends was taken for a key in base64, and every delivery was refused then", mutation, "source", "TestSecretThatIsNoKeyVerifiesNothing"},
 	}
 }
@@ -85,6 +97,7 @@ func Missing() []Fault {
 		{"each part of a fingerprint by the bytes that docs/protocol.md has: long bodies, forms, codings, types", mutation, "httpkey", "TestFingerprintsFollowFromTheProtocol"},
 		{"a target as the client sent it, behind a router that changes it", mutation, "httpkey", "TestTheFingerprintIsOfTheTargetThatWasSent"},
 		{"what is told of a malformed key", mutation, "httpkey", "TestAMalformedKeyIsToldItsFault"},
+		{"each decision of the inbox's board: what is held, covered, owed and marked, and what runs next", mutation, "inbox", "TestBoardForgetsNothingWhateverHappens"},
 		{"an entry that is exactly as old as it may become", mutation, "inbox", "TestAnEntryIsGivenUpAtItsLimitAndNotBeforeIt"},
 	}
 }
