@@ -25,6 +25,22 @@ func (in *Inbox[Tx]) block(ctx context.Context, l *line, it *item, w rest, why e
 	return false
 }
 
+// stand notes that the row of a line is that of the given sequence for certain.
+func (b *board) stand(l *line, sequence int64) {
+	l.row, l.leftover = sequence, 0
+	b.pay(l)
+}
+
+// precede is stand where the row may have taken the place of one for a later entry,
+// between which and this one not all has been read: it is read behind this row, in order.
+func (b *board) precede(l *line, sequence int64) {
+	b.stand(l, sequence)
+	if l.rest != nil {
+		b.cover(l, sequence+1)
+		l.rest, l.after = nil, sequence
+	}
+}
+
 // covered lets go of everything of a key behind its blocked row, and remembers
 // what it waits for.
 func (in *Inbox[Tx]) covered(l *line, it *item, w rest, why error) {
@@ -192,14 +208,7 @@ func (in *Inbox[Tx]) charge(ctx context.Context, l *line, it *item) bool {
 	defer in.mu.Unlock()
 	l.suspect = false
 	if !it.gap && !l.lane.lost {
-		l.row, l.leftover = it.entry.Sequence, 0
-		in.board.pay(l)
-		if l.rest != nil {
-			// The row that has given way to this one was for a later entry, and not
-			// all in between has been read: it is read behind this row, in order.
-			in.board.cover(l, l.row+1)
-			l.rest, l.after = nil, l.row
-		}
+		in.board.precede(l, it.entry.Sequence)
 	}
 	return true
 }

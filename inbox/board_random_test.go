@@ -133,7 +133,7 @@ func (p *play) play(steps int) error {
 				return err
 			}
 		}
-		if p.finished() {
+		if p.left() == "" {
 			return nil
 		}
 		p.wait(time.Second)
@@ -413,12 +413,8 @@ func (p *play) holds() error {
 	return nil
 }
 
-// finished tells that everything has taken effect, and nothing is remembered.
-func (p *play) finished() bool {
-	return p.left() == ""
-}
-
-// left is what keeps the play from its end.
+// left is what keeps the play from its end, in which everything has taken effect,
+// and nothing is remembered; "" if nothing does.
 func (p *play) left() (text string) {
 	for _, e := range p.entries {
 		if !e.done {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/unavez/unavez/store"
+	"github.com/unavez/unavez/store/memory"
 )
 
 // desk is a board as a test drives it, with a clock of the test's own.
@@ -28,6 +29,22 @@ func onDesk(t *testing.T, run func(d *desk)) {
 		b := newBoard()
 		run(&desk{T: t, board: &b, wait: func(d time.Duration) { time.Sleep(d) }})
 	})
+}
+
+// onLane is onDesk with one lane that is being read.
+func onLane(t *testing.T, run func(d *desk, ln *lane, rd *reading)) {
+	t.Helper()
+	onDesk(t, func(d *desk) {
+		ln := d.take(0)
+		run(d, ln, newReading([]*lane{ln}, "0"))
+	})
+}
+
+// inbox is one that has the board, for what it decides without its store.
+func (d *desk) inbox() *Inbox[*memory.Tx] {
+	in := &Inbox[*memory.Tx]{board: *d.board}
+	d.board = &in.board
+	return in
 }
 
 // take makes a lane whose blocked rows are known.
@@ -175,9 +192,7 @@ func (l *line) text() string {
 }
 
 func TestBoardHoldsAnEntryOnceAndInOrder(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		d.sees("held 0", "lane 0 mark 0")
 		d.reads(rd, ln, "b", 2)
 		d.reads(rd, ln, "a", 5, 3)
@@ -202,9 +217,7 @@ func TestBoardHoldsAnEntryOnceAndInOrder(t *testing.T) {
 }
 
 func TestBoardTellsWhatItKnowsOfAnEntry(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		effect := &trait{}
 		d.arrive(ln, rd, entryOf("a", 1), effect, true, 8)
 		d.arrive(ln, rd, entryOf("a", 2), nil, false, 8)
@@ -221,9 +234,7 @@ func TestBoardTellsWhatItKnowsOfAnEntry(t *testing.T) {
 }
 
 func TestBoardPassesByWhatCameEarly(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		l := lineOf(ln, "a")
 		for _, s := range []int64{3, 4, 6} {
 			d.addGap(l, &gap{sequence: s}, "effect")
@@ -249,9 +260,7 @@ func TestBoardPassesByWhatCameEarly(t *testing.T) {
 // What is too much of one key stays in the store, from where nothing of it is
 // missed: the cursor stays before it until it is behind a row.
 func TestBoardLeavesWhatIsTooMuchOfAKeyInTheStore(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		d.reads(rd, ln, "a", 11, 14)
 		d.sees("held 2", "lane 0 mark 0 [0 2]", "a 11 14 ready", "turns 0")
 		d.reads(rd, ln, "a", 17)
@@ -276,9 +285,7 @@ func TestBoardLeavesWhatIsTooMuchOfAKeyInTheStore(t *testing.T) {
 // What was read with the followers of a row holds the cursor when the reader comes
 // by it, unless the row covers it.
 func TestBoardHoldsItsMarkBeforeWhatNoRowCovers(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		l := lineOf(ln, "a")
 		l.row, l.paging, l.after = 5, true, 7
 		for _, s := range []int64{4, 5, 7} {
@@ -301,9 +308,7 @@ func TestBoardHoldsItsMarkBeforeWhatNoRowCovers(t *testing.T) {
 // What has been read of a key behind its row is never beyond the reader again: it
 // is held though more arrives late than is held otherwise.
 func TestBoardHoldsWhatComesLate(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		l := lineOf(ln, "a")
 		l.row, l.paging, l.after = 5, true, 9
 		d.schedule(l)
@@ -322,9 +327,7 @@ func TestBoardHoldsWhatComesLate(t *testing.T) {
 }
 
 func TestBoardLetsGoOfWhatIsBehindARow(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		l := lineOf(ln, "a")
 		d.reads(rd, ln, "a", 8, 5, 3)
 		d.hold(l, &item{entry: entryOf("a", 7)})
@@ -347,9 +350,7 @@ func TestBoardLetsGoOfWhatIsBehindARow(t *testing.T) {
 // A row that was not known counts only once it is known for certain: until then the
 // cursor stays before what is behind it.
 func TestBoardOwesWhatIsBehindAnUncertainRow(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		l := lineOf(ln, "a")
 		d.reads(rd, ln, "a", 8, 5, 3)
 		ln.position = "1"
@@ -396,9 +397,7 @@ func TestBoardOwesWhatIsBehindAnUncertainRow(t *testing.T) {
 // Where the row of a key has become that of an entry which came early, what is behind
 // it is to be covered anew.
 func TestBoardWantsARowForWhatIsLeftBare(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		l := lineOf(ln, "a")
 		l.row, l.paging, l.after = 5, true, 7
 		d.hold(l, &item{entry: entryOf("a", 6)})
@@ -497,9 +496,7 @@ func TestBoardSuspectsTheFirstOfAKeyWhileThereIsDoubt(t *testing.T) {
 
 // An entry that comes before what waits for a time does not wait.
 func TestBoardLetsAnEarlierEntryRunAtOnce(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		l := lineOf(ln, "a")
 		l.until = time.Now().Add(5 * time.Second)
 		d.reads(rd, ln, "a", 5)
@@ -561,17 +558,14 @@ func TestBoardKnowsWhenALineHasSomethingToDo(t *testing.T) {
 			if n := strings.Count(got, "ready"); len(ln.ready) != n || len(d.turns) != n {
 				d.Errorf("%s: %d lines are ready, and %d lanes have a turn", got, len(ln.ready), len(d.turns))
 			}
-			b := newBoard()
-			*d.board = b
+			*d.board = newBoard()
 			ln.lines, ln.ready, ln.turn = map[store.Key]*line{}, nil, false
 		}
 	})
 }
 
 func TestBoardWaitsForTheEarliestTime(t *testing.T) {
-	onDesk(t, func(d *desk) {
-		ln := d.take(0)
-		rd := newReading([]*lane{ln}, "0")
+	onLane(t, func(d *desk, ln *lane, rd *reading) {
 		waits := func(name string, seconds int) {
 			l := lineOf(ln, name)
 			l.until = time.Now().Add(time.Duration(seconds) * time.Second)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/unavez/unavez/store"
-	"github.com/unavez/unavez/store/memory"
 )
 
 func TestBoardGivesLanesTheirTurns(t *testing.T) {
@@ -215,9 +214,7 @@ func TestBoardsBatchHasFiftyEntriesAtMost(t *testing.T) {
 // Where the main reading has lost its lanes, those that lag behind it are read on.
 func TestReadingGoesOnWhenTheMainOneHasLostItsLanes(t *testing.T) {
 	onDesk(t, func(d *desk) {
-		in := &Inbox[*memory.Tx]{}
-		d.board = &in.board
-		*d.board = newBoard()
+		in := d.inbox()
 		ahead, behind, gone := d.take(0), d.take(1), d.take(2)
 		ahead.position = "5"
 		in.reader.target = "5"
@@ -253,9 +250,7 @@ func TestARowWaitsForWhatIsUnreadBeforeIt(t *testing.T) {
 	for _, state := range []store.State{store.Completed, store.Discarded, store.Retryable, store.Unknown, store.Dead} {
 		t.Run(state.String(), func(t *testing.T) {
 			onDesk(t, func(d *desk) {
-				in := &Inbox[*memory.Tx]{}
-				d.board = &in.board
-				*d.board = newBoard()
+				in := d.inbox()
 				ln := d.take(0)
 				ln.catching = true
 				rd := newReading([]*lane{ln}, "0")

@@ -67,8 +67,7 @@ func (p *play) step(j *job) {
 		e := p.of(l.spill.Sequence)
 		p.stores(j, l, nil, func() { p.blocks(e) }, func() {
 			if !ln.lost {
-				l.row, l.leftover = e.Sequence, 0
-				p.pay(l)
+				p.stand(l, e.Sequence)
 			}
 			p.goesOn(j, !ln.lost)
 		})
@@ -196,13 +195,10 @@ func (p *play) attempts(j *job, l *line, it *item, on func(bool)) {
 			p.saw("charged")
 			it.fence = e.fence
 			if !it.gap && !l.lane.lost {
-				l.row, l.leftover = e.Sequence, 0
-				p.pay(l)
 				if l.rest != nil {
-					p.cover(l, l.row+1)
-					l.rest, l.after = nil, l.row
 					p.saw("charged before a row")
 				}
+				p.precede(l, e.Sequence)
 			}
 		}
 		runs()

@@ -131,8 +131,7 @@ func (in *Inbox[Tx]) coverSpill(ctx context.Context, l *line, e *store.Entry) bo
 	if l.lane.lost {
 		return false
 	}
-	l.row, l.leftover = e.Sequence, 0
-	in.board.pay(l)
+	in.board.stand(l, e.Sequence)
 	return true
 }
 
